@@ -53,8 +53,8 @@ os.environ["HEADRACE_STATE_DIR"] = _STATE.name
 pytest.register_assert_rewrite(*pytest_plugins)
 
 # `make test` runs three test processes. All tests of a file run in one of them, as do all files that share
-# a session fixture: the days with the demo's site, in this order; the running site, which has no Airflow; or
-# the Spark session with its brokers and HDFS.
+# a costly session fixture: the days with the demo's site; the running site, which has no Airflow; HDFS with
+# Spark and its brokers. The files of such a group run in this order.
 _DAYS = (
     "tests/days/test_newcomer.py",
     "tests/days/test_reader.py",
@@ -72,31 +72,44 @@ _SITE = (
     "tests/kill/test_kill_loads.py",
 )
 _SPARK = (
+    "tests/warehouse/test_job.py",
     "tests/hostile/test_readers_load.py",
     "tests/hostile/test_readers_schemas.py",
     "tests/hostile/test_readers_values.py",
     "tests/tables/test_pages_run.py",
     "tests/tables/test_tables.py",
-    "tests/warehouse/test_hdfs_problems.py",
     "tests/warehouse/test_hive_paths.py",
     "tests/warehouse/test_load.py",
+    "tests/warehouse/test_load_by_datacenter.py",
     "tests/warehouse/test_load_decoders.py",
+    "tests/warehouse/test_refill.py",
     "tests/warehouse/test_source_peer.py",
     "tests/warehouse/test_source_spark.py",
+    "tests/warehouse/test_hdfs_problems.py",
+    # These need HDFS alone.
+    "tests/backup/test_backup_hdfs.py",
+    "tests/warehouse/test_commitlog.py",
+    "tests/warehouse/test_from_source.py",
+    "tests/warehouse/test_hdfs.py",
+    "tests/warehouse/test_hdfs_page.py",
+    "tests/warehouse/test_move.py",
+    "tests/warehouse/test_sealed_rows.py",
+    "tests/warehouse/test_versions.py",
 )
+_SHARING = (_DAYS, _SITE, _SPARK)
 _GROUPS = {**dict.fromkeys(_DAYS, "days"), **dict.fromkeys(_SITE, "site"), **dict.fromkeys(_SPARK, "spark")}
-# Sites that a session has one of, with the group whose files may use it.
-_SITES = {"demo_site": "days", "running_site": "site"}
-# The order in which groups and files start; all others follow. Long ones are early, and those that need much
-# CPU are apart.
+# What a session has one of, with the group whose files may use it.
+_SHARED = {"demo_site": "days", "running_site": "site", "spark": "spark", "hdfs": "spark"}
+# The order in which groups and files start; all others follow. The long ones are early, so that no process is
+# alone with one in the end.
 _ORDER = (
     ("days",),
     ("site",),
-    ("tests/network/test_network_datacenters.py",),  # waits for a minute, and needs no CPU then
-    ("tests/audit/", "tests/broker/", "tests/client/"),
-    ("tests/warehouse/test_job.py",),
-    ("tests/clients/",),
     ("spark",),
+    ("tests/network/test_network_datacenters.py",),  # waits for a minute, and needs no CPU then
+    ("tests/dags/test_airflow_environment.py",),
+    ("tests/clients/",),
+    ("tests/audit/", "tests/broker/", "tests/client/"),
 )
 
 
@@ -113,10 +126,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     groups = {item.nodeid: _group(item.nodeid) for item in items}
     for item in items:
-        for fixture in _SITES.keys() & set(getattr(item, "fixturenames", ())):
-            if groups[item.nodeid] != _SITES[fixture]:
+        for fixture in _SHARED.keys() & set(getattr(item, "fixturenames", ())):
+            if groups[item.nodeid] != _SHARED[fixture]:
                 raise pytest.UsageError(
-                    f"{item.nodeid} uses {fixture}: add its file to _{_SITES[fixture].upper()} in "
+                    f"{item.nodeid} uses {fixture}: add its file to _{_SHARED[fixture].upper()} in "
                     "tests/conftest.py"
                 )
     items.sort(key=lambda item: (_position(groups[item.nodeid]), _position_in_group(item.nodeid)))
@@ -124,9 +137,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Ends a site after the last test that needs it, because an idle one takes a fifth of a core."""
+    """Ends what is shared after the last test that needs it: an idle site takes a fifth of a core."""
     assert isinstance(item, pytest.Function)
-    for fixture, group in _SITES.items():
+    for fixture, group in _SHARED.items():
         if fixture not in item.fixturenames or _needs(nextitem, fixture, group):
             continue
         for definition in item.session._fixturemanager.getfixturedefs(fixture, item) or ():
@@ -148,7 +161,7 @@ def _position(group: str) -> int:
 
 def _position_in_group(nodeid: str) -> int:
     file = nodeid.partition("::")[0]
-    return next((files.index(file) for files in (_DAYS, _SITE) if file in files), 0)
+    return next((files.index(file) for files in _SHARING if file in files), 0)
 
 
 def _group(nodeid: str) -> str:

@@ -10,22 +10,23 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.audit.records import (
+from crc32c import crc32c
+
+from headrace.audit.batches.tally import RunningTally, Span
+from headrace.audit.times import HOUR_MS
+from headrace.audit.topic.load_report import LoadedHour, LoadedPartition, LoadReport
+from headrace.audit.topic.records import (
     ANALYSIS_TIER,
     DATACENTER_TIER,
     HandoverTally,
     HeartbeatRecord,
-    LoadedHour,
-    LoadedPartition,
-    LoadReport,
     PartitionPosition,
     ProducerReport,
     RangeTally,
     ReceivedRecord,
 )
-from headrace.audit.tally import RunningTally, Span
-from headrace.audit.times import HOUR_MS
-from headrace.wire.batch import ATTRIBUTES_AT, CONTROL_BIT, hop, readdress
+from headrace.wire.batch import ATTRIBUTES_AT, CONTROL_BIT, CRC_AT, hop, readdress
+from headrace.wire.content import CONTENT_SPAN, content_of
 from headrace.wire.primitives import Buffer
 from headrace.wire.records import Record, encode_batch
 
@@ -36,6 +37,7 @@ HOUR_A: Final = 1_431_860_400_000  # 2015-05-17 11:00
 REPORTED_MS: Final = 1_700_000_000_000
 BEAT_MS: Final = REPORTED_MS + HOUR_MS
 NOW_MS: Final = REPORTED_MS + 24 * HOUR_MS
+IDENTITY_AT: Final = slice(43, 57)  # producer id, epoch, base sequence
 WAREHOUSE: Final = "hdfs://namenode:8020/data"
 
 
@@ -115,10 +117,14 @@ class PartitionBytes:
     def hours(self) -> list[LoadedHour]:
         """What a correct load of the whole log writes."""
         rows: dict[int, int] = {}
-        for _at, header in hop(self.data):
+        contents: dict[int, int] = {}
+        for at, header in hop(self.data):
             hour_ms = header.base_timestamp_ms - header.base_timestamp_ms % HOUR_MS
             rows[hour_ms] = rows.get(hour_ms, 0) + header.record_count
-        return [LoadedHour(hour_ms, count, count, 0) for hour_ms, count in sorted(rows.items())]
+            contents[hour_ms] = (contents.get(hour_ms, 0) + content_of(self.data, at)) % CONTENT_SPAN
+        return [
+            LoadedHour(hour_ms, count, count, 0, contents[hour_ms]) for hour_ms, count in sorted(rows.items())
+        ]
 
 
 def received(
@@ -144,7 +150,8 @@ def report_of(
     for part, (bucket_ms, members) in enumerate(sorted(by_bucket.items())):
         count = sum(batch.count for batch in members) + (extra if part == 0 else 0)
         ranges = tuple((b.partition, b.producer_id, b.epoch, b.first, b.last) for b in members)
-        tallies.append(HandoverTally(part, TOPIC, bucket_ms, count, closed, ranges))
+        contents = tuple(content_of(batch.encode()) for batch in members)
+        tallies.append(HandoverTally(part, TOPIC, bucket_ms, count, closed, ranges, contents))
     return ProducerReport(publisher, REPORTED_MS - HOUR_MS, number, closed, tuple(tallies))
 
 
@@ -177,19 +184,36 @@ def counted(tier: str, logs: dict[int, PartitionBytes]) -> list[RangeTally]:
     return [log.tally(tier, partition, 0, len(log.cuts) - 1) for partition, log in logs.items()]
 
 
+def damaged_bytes(batch: bytes, twin: bytes | None = None) -> bytes:
+    """The batch without events, or with the numbers of another one; of the same size either way."""
+    copy = bytearray(batch)
+    if twin is None:
+        struct.pack_into(">h", copy, ATTRIBUTES_AT, CONTROL_BIT)
+    else:
+        copy[IDENTITY_AT] = twin[IDENTITY_AT]
+    return bytes(copy)
+
+
+def resealed(batch: bytes) -> bytes:
+    """The batch with another byte in its payload, under a right checksum."""
+    changed = bytearray(batch)
+    changed[-3] ^= 4
+    struct.pack_into(">I", changed, CRC_AT, crc32c(memoryview(changed)[ATTRIBUTES_AT:]))
+    return bytes(changed)
+
+
 def damaged(log: PartitionBytes, victim: int, twin: int | None = None) -> PartitionBytes:
     """A copy of `log` in which batch number `victim` holds no events, or those of batch number `twin` again.
 
     All addresses stay.
     """
     copy = PartitionBytes(bytearray(log.data), list(log.cuts))
-    at = log.cuts[victim]
-    if twin is None:
-        struct.pack_into(">h", copy.data, at + ATTRIBUTES_AT, CONTROL_BIT)
-    else:
-        low, high = 43, 57  # producer id, epoch, base sequence
-        source = log.cuts[twin]
-        copy.data[at + low : at + high] = log.data[source + low : source + high]
+
+    def batch(number: int) -> bytes:
+        return bytes(log.data[log.cuts[number] : log.cuts[number + 1]])
+
+    other = None if twin is None else batch(twin)
+    copy.data[log.cuts[victim] : log.cuts[victim + 1]] = damaged_bytes(batch(victim), other)
     return copy
 
 

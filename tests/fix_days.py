@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import pytest
 
-from fix_site import ended_with_tests, wait_for
+from fix_site import ended_with_tests, kill_site, wait_for
 from headrace.agent.airflow_environment import airflow_python
 from headrace.agent.errors import AddressTakenError
 from headrace.fleet import operate
@@ -38,10 +38,10 @@ NETWORKS: Final = {"127.1.0": 1, "127.2.0": 2, "127.9.0": 9}
 """The networks that pages show, and their places in a block."""
 DEMO_MAX_S: Final = 600.0
 PROPERTY: Final = "day"
-# `af-calm` has no slot during the tests: only a backfill starts a run.
+# `af-calm` has no slot during the tests: only a backfill starts a run. A new topic has a schedule, as usual.
 TOPICS: Final = """
-defaults: {owner: tests, schedule: null, audit_delay: 5s, audit_wait: 2m, retries: 2, retry_delay: 1s}
-topics: {af-calm: {schedule: "0 0 29 2 *"}, af-kills: {}, page-view: {}}
+defaults: {owner: tests, audit_delay: 5s, audit_wait: 2m, retries: 2, retry_delay: 1s}
+topics: {af-calm: {schedule: "0 0 29 2 *"}, af-kills: {schedule: null}, page-view: {schedule: null}}
 """
 DAYS: Final = ("af-days-1", "af-days-2", "af-days-3")
 # DAGs with many slots, whose runs cost little. Airflow takes one backfill of a DAG at a time.
@@ -114,9 +114,13 @@ def clone(folder: Path) -> Path:
     """Clones this checkout as it is now, with uncommitted changes, and links its environments."""
     checkout = folder / "headrace"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(checkout)], check=True)
-    listing = ["git", "ls-files", "-z", "--modified", "--others", "--exclude-standard"]
-    changed = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, changed.split("\0")):
+    changed = ["git", "diff", "-z", "--name-only", "--no-renames", "HEAD"]
+    new = ["git", "ls-files", "-z", "--others", "--exclude-standard"]
+    listed = [
+        subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        for listing in (changed, new)
+    ]
+    for name in filter(None, "".join(listed).split("\0")):
         source, target = ROOT / name, checkout / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_file():
@@ -235,7 +239,7 @@ def demo_site(java_jars: dict[str, Path]) -> Iterator[DemoSite]:
             made.made.append(("make demo", made.demo.seconds))
             yield made
         finally:
-            operate.down(made.site)
+            kill_site(made.site)
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -263,7 +267,7 @@ def hcl_site(terraform: None, java_jars: dict[str, Path]) -> Iterator[DaySite]:
             (home / "site.yaml").write_text(f"block: {made.block}\n")
             yield made
         finally:
-            operate.down(made.site)
+            kill_site(made.site)
             shutil.rmtree(folder, ignore_errors=True)
 
 

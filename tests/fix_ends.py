@@ -44,6 +44,7 @@ END_CLIENTS: Final = (
     "kafkajs",
     "aiokafka",
 )
+END_OF_READ: Final = "--"
 BUILD_WAIT_MAX_S: Final = 240.0
 RUN_WAIT_MAX_S: Final = 120.0
 
@@ -64,7 +65,8 @@ class EndClient(Protocol):
     ) -> dict[int, int] | None:
         """Returns offsets that the producer was told, by the record's place; None if it tells none."""
 
-    def read(self, bootstrap: str, topic: str, start: From, count: int) -> list[Got]: ...
+    def read(self, bootstrap: str, topic: str, starts: Sequence[From], count: int) -> list[list[Got]]:
+        """Reads `count` records from each start, by a consumer for each."""
 
     def read_group(self, bootstrap: str, topic: str, group: str, count: int) -> list[Got]:
         """Reads as the only member of a group, and commits as the client does it by itself."""
@@ -90,7 +92,10 @@ class _Known:
         self._scratch = scratch
         self.sets_times = client.sets_times
 
-    def read(self, bootstrap: str, topic: str, start: From, count: int) -> list[Got]:
+    def read(self, bootstrap: str, topic: str, starts: Sequence[From], count: int) -> list[list[Got]]:
+        return [self._read(bootstrap, topic, start, count) for start in starts]
+
+    def _read(self, bootstrap: str, topic: str, start: From, count: int) -> list[Got]:
         if start.kind == "time":
             return self._client.read(bootstrap, Read(topic, count, timestamp_ms=start.value))
         offset = start.value if start.kind == "offset" else end_of(bootstrap, topic) - start.value
@@ -177,9 +182,9 @@ class _Kcat(_Known):
     def produce(self, bootstrap: str, topic: str, samples: Sequence[Sample], codec: str) -> None:
         self._client.produce(bootstrap, topic, samples, codec=codec)
 
-    def read(self, bootstrap: str, topic: str, start: From, count: int) -> list[Got]:
+    def _read(self, bootstrap: str, topic: str, start: From, count: int) -> list[Got]:
         if start.kind != "last":
-            return super().read(bootstrap, topic, start, count)
+            return super()._read(bootstrap, topic, start, count)
         assert isinstance(self._client, Kcat)
         return self._client.read_from(bootstrap, Read(topic, count), f"-{start.value}")
 
@@ -233,11 +238,14 @@ class _Program:
         told = self._run("produce", bootstrap, topic, codec, lines, BATCH_BYTES, LINGER_MS)
         return {place: int(line) for place, line in enumerate(told)}
 
-    def read(self, bootstrap: str, topic: str, start: From, count: int) -> list[Got]:
-        return [
-            parse_java_row(line)
-            for line in self._run("read", bootstrap, topic, start.kind, start.value, count)
-        ]
+    def read(self, bootstrap: str, topic: str, starts: Sequence[From], count: int) -> list[list[Got]]:
+        words = [f"{start.kind}:{start.value}" for start in starts]
+        lines = self._run("read", bootstrap, topic, count, *words)
+        ends = [at for at, line in enumerate(lines) if line == END_OF_READ]
+        begins = [0, *(at + 1 for at in ends)]
+        found = [lines[begin:end] for begin, end in zip(begins, ends, strict=False)]
+        assert len(found) == len(starts), lines
+        return [[parse_java_row(line) for line in each] for each in found]
 
     def read_group(self, bootstrap: str, topic: str, group: str, count: int) -> list[Got]:
         return [parse_java_row(line) for line in self._run("group", bootstrap, topic, group, count)]

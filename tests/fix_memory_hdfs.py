@@ -31,7 +31,8 @@ class MemoryHdfs(HdfsClient):
     def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
         if path not in self.files:
             raise HdfsMissingError(path)
-        return self.files[path]
+        end = None if length is None else offset + length
+        return self.files[path][offset:end]
 
     def write(self, path: str, data: bytes, *, overwrite: bool = False) -> None:
         self.before("write")

@@ -78,9 +78,9 @@ class NetworkSite:
         return self.units[name].log_path.read_text(errors="replace")[-4000:]
 
     def files_of(self, datacenter: str, topic: str, partition: int) -> list[Path]:
-        """Returns a partition's segment files, by address."""
-        pattern = f"broker-*/{topic}-{partition}/*.log"
-        return sorted((self.site.home / "data" / datacenter).glob(pattern), key=lambda path: path.name)
+        """Returns a partition's segment files, by address, of the first broker that has a replica."""
+        folders = sorted((self.site.home / "data" / datacenter).glob(f"broker-*/{topic}-{partition}"))
+        return sorted(folders[0].glob("*.log")) if folders else []
 
     def call(self, datacenter: str, function: Callable[..., Result], *arguments: Any) -> Result:
         """Calls a function in the datacenter's first host, as `Network.call`."""

@@ -13,10 +13,10 @@ from typing import Any, cast
 from uuid import UUID
 
 from headrace.broker.cold_reads import ColdReads
-from headrace.broker.config import BrokerConfig
 from headrace.broker.loop import EventLoop
 from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
+from headrace.broker.settings.config import BrokerConfig
 from headrace.broker.state import BrokerState
 from headrace.broker.workers import Workers
 from headrace.log.partition import PartitionLog

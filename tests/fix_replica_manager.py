@@ -12,12 +12,12 @@ from uuid import UUID, uuid4
 import pytest
 
 from headrace.broker.cluster import ClusterView
-from headrace.broker.config import BrokerConfig
-from headrace.broker.fetcher import Fetchers
-from headrace.broker.followed import FollowedPartitions
 from headrace.broker.leadership.resigning import Resigning
 from headrace.broker.partitions import Partitions
-from headrace.broker.replica_manager import ReplicaManager
+from headrace.broker.replicas.fetcher import Fetchers
+from headrace.broker.replicas.followed import FollowedPartitions
+from headrace.broker.replicas.manager import ReplicaManager
+from headrace.broker.settings.config import BrokerConfig
 from headrace.broker.state import BrokerState
 from headrace.broker.workers import Outcome, Workers
 from headrace.coordination.brokers import BrokerRegistration
@@ -61,10 +61,14 @@ class SilentPeers:
 
 
 class SilentRegistry:
-    """ZooKeeper's topics: notes changes of partitions, which come to nothing."""
+    """ZooKeeper's topics: notes changes of partitions, which come to nothing. `held`: what it holds."""
 
     def __init__(self) -> None:
         self.changes: list[PartitionChange] = []
+        self.held: dict[str, TopicState] = {}
+
+    def get(self, name: str) -> TopicState:
+        return self.held[name]
 
     def set_partition_states(self, changes: list[PartitionChange]) -> list[None]:
         self.changes += changes
@@ -135,6 +139,14 @@ def topic(
     states = {index: PartitionState(leader, epoch, (leader,), (leader,)) for index in range(partitions)}
     settings = {key.replace("_", "."): value for key, value in config.items()}
     return TopicState(name, topic_id or uuid4(), states, settings)
+
+
+def led_elsewhere(like: TopicState) -> TopicState:
+    """The same topic, led by another broker. Not all of its replicas are in sync, so files here are kept."""
+    states = {
+        index: PartitionState(9, state.leader_epoch, (9, 8), (9,)) for index, state in like.partitions.items()
+    }
+    return TopicState(like.name, like.topic_id, states, like.config)
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ from typing import Any, Final
 
 import pytest
 
-from headrace.broker.config import BrokerConfig
-from headrace.broker.connection_limits import ConnectionLimits
-from headrace.broker.connections import Connections
 from headrace.broker.core import ClientConnection, Service, Slot
-from headrace.broker.listening import Listener
 from headrace.broker.loop import EventLoop
+from headrace.broker.network.connection_limits import ConnectionLimits
+from headrace.broker.network.connections import Connections
+from headrace.broker.network.listening import Listener
+from headrace.broker.settings.config import BrokerConfig
 
 WAIT_MAX_S: Final = 60.0
 

@@ -56,6 +56,7 @@ class ZooKeeperServer:
         self.directory = directory
         self.host = host
         self.port = free_port(host)
+        self.settings = ""  # more lines of zoo.cfg
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -68,6 +69,7 @@ class ZooKeeperServer:
         config.write_text(
             f"tickTime={TICK_MS}\ndataDir={self.directory / 'data'}\nclientPort={self.port}\n"
             f"clientPortAddress={self.host}\nadmin.enableServer=false\nmaxClientCnxns=0\nmaxSessionTimeout=60000\n"
+            f"{self.settings}"
         )
         command = [
             "java",

@@ -2,10 +2,12 @@
 
 Owns the markers in pages, HTML comments that a reader does not see:
 
-    <!-- shown: run on demo -->         they run on the demo's site; `hcl`: the tour's two datacenters
+    <!-- shown: run on demo -->         they run on the demo's site; `hcl`: the tour's two datacenters;
+                                        `agent`: a host where nothing runs yet
     <!-- shown: not run: REASON -->     they do not
     <!-- shown: exits 1 -->             a command of the next block may end with this code
     <!-- shown: file main.tf -->        the next block is this file, in the folder of the commands around it
+    <!-- shown: needs go -->            without this program the page ends here for the test
     <!-- shown: before: COMMAND -->     what a reader does before the next block, such as an edit
 
 The first two hold until the next of them, so one at a page's top is enough. Clauses are joined by ` | `.
@@ -14,16 +16,19 @@ Runs nothing itself: `shown_shell` does.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from shown_commands import PROMPT, SHELL_BLOCKS, Block, block_commands, blocks
 
-PROGRAMS: Final = frozenset({"headrace", "make", "terraform", "airflow", "curl", "docker"})
-SITES: Final = ("demo", "hcl")
+PROGRAMS: Final = frozenset(
+    {"headrace", "make", "terraform", "airflow", "curl", "docker", "python", "mvn", "go", "cp"}
+)
+SITES: Final = ("demo", "hcl", "agent")
 NOT_RUN: Final = ""
 GAP: Final = "…"
 UNITS: Final = ("B", "kB", "KiB", "MB", "MiB", "GB", "GiB", "ms", "s", "min", "h", "d")
@@ -38,7 +43,10 @@ class MarkerError(Exception):
 
 
 class Step(NamedTuple):
-    """A command with the output that the page shows below it; or a file, if `file` is not empty."""
+    """A command with the output that the page shows below it; or a file, if `file` is not empty.
+
+    `needs`: a program without which neither this step nor those below it can run.
+    """
 
     page: str
     line: int
@@ -46,6 +54,7 @@ class Step(NamedTuple):
     output: tuple[str, ...]
     exit_codes: frozenset[int]
     file: str = ""
+    needs: str = ""
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line} {self.file or self.command}"
@@ -59,6 +68,7 @@ class _Mode:
     exit_codes: frozenset[int] = frozenset({0})
     file: str = ""
     before: str = ""
+    needs: str = ""
 
     def take(self, clauses: str, where: str) -> None:
         for clause in (each.strip() for each in clauses.split(" | ")):
@@ -73,6 +83,8 @@ class _Mode:
                 self.file = rest
             elif verb == "before:" and rest:
                 self.before = rest
+            elif verb == "needs" and rest:
+                self.needs = rest
             else:
                 raise MarkerError(f"{where}: {clause!r} is no marker; tests/shown_runs.py describes them")
 
@@ -87,7 +99,8 @@ def steps(page: str, text: str, site: str) -> Iterator[Step]:
         if mode.file:
             yield Step(page, block.first, "", block.raw, mode.exit_codes, mode.file)
         elif has_commands(page, block):
-            yield from _steps_of(page, block, mode.exit_codes)
+            for step in _steps_of(page, block, mode.exit_codes):
+                yield step._replace(needs=mode.needs)
 
 
 def marked_blocks(page: str, text: str) -> Iterator[tuple[Block, _Mode]]:
@@ -158,8 +171,12 @@ def difference(shown: Sequence[str], real: str) -> str:
     """Returns how the shape of the real output differs from the shown one; empty if it does not.
 
     The words must be equal; what contains a digit, and a value in JSON, may be anything. `…` stands for any
-    text. A table must have the same columns, and for each shown row one with cells of the same kinds.
+    text. A table must have the same columns, and for each shown row one with cells of the same kinds. If all
+    of the output is a JSON document, see `_value_difference`.
     """
+    if (document := _document("\n".join(shown))) is not None:
+        found = _document(real)
+        return "it is no JSON document" if found is None else _value_difference(document, found, "it")
     texts, tables = _segments(shown)
     _, real_tables = _segments(real.splitlines())
     for table in tables:
@@ -182,6 +199,50 @@ def difference(shown: Sequence[str], real: str) -> str:
             return f"nothing (behind what was found before it) looks like {text!r}"
         position = match.end()
     return ""
+
+
+def _document(text: str) -> dict[str, Any] | list[Any] | None:
+    """The object or list that is all of the text; None if there is none."""
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        found: dict[str, Any] | list[Any] = json.loads(text)
+    except ValueError:
+        return None
+    return found
+
+
+def _value_difference(shown: Any, real: Any, where: str) -> str:
+    """How a value differs from what the page shows at that place; empty if it does not.
+
+    An object has the shown keys, and others only if the page shows a key `…`. A list has an element for each
+    shown one. Numbers, and texts with a digit, may be any of their kind; other values are equal.
+    """
+    if isinstance(shown, dict) and isinstance(real, dict):
+        keys = shown.keys() - {GAP}
+        if missing := keys - real.keys():
+            return f"{where} has no {', '.join(sorted(missing))}"
+        if GAP not in shown and (more := real.keys() - keys):
+            return f"{where} has {', '.join(sorted(more))}, which the page does not show"
+        found = (_value_difference(shown[key], real[key], f"{where}.{key}") for key in sorted(keys))
+        return next(filter(None, found), "")
+    if isinstance(shown, list) and isinstance(real, list):
+        if len(shown) > len(real):
+            return f"{where} has {len(real)} elements, not {len(shown)}"
+        found = (
+            _value_difference(*pair, f"{where}[{at}]")
+            for at, pair in enumerate(zip(shown, real, strict=False))
+        )
+        return next(filter(None, found), "")
+    if _is_number(shown) and _is_number(real):
+        return ""
+    if isinstance(shown, str) and isinstance(real, str) and re.search(r"\d", shown):
+        return ""
+    return "" if shown == real else f"{where} is {real!r}, not {shown!r}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _segments(lines: Sequence[str]) -> tuple[list[str], list[_Table]]:

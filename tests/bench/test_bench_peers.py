@@ -13,7 +13,7 @@ from clients.peers import Run, amqp_consume, amqp_produce, jms_consume, jms_prod
 from peers.activemq import ActiveMq
 from peers.headrace_broker import HeadraceBroker
 from peers.jars import SOURCES, bench_set
-from peers.kafka import ApacheKafka, server_properties
+from peers.kafka import ApacheKafka, Node, server_properties
 from peers.peer import KafkaPeer, Peer, PeerMissingError
 from peers.rabbitmq import (
     RabbitMq,
@@ -42,23 +42,35 @@ def settings_of(text: str) -> dict[str, str]:
 
 
 def test_kafka_flushes_each_message_only_with_fsync() -> None:
-    plain = settings_of(server_properties(ADDRESS, HOME, fsync=False))
-    fsync = settings_of(server_properties(ADDRESS, HOME, fsync=True))
+    plain = settings_of(server_properties(Node(ADDRESS), HOME, fsync=False))
+    fsync = settings_of(server_properties(Node(ADDRESS), HOME, fsync=True))
     assert fsync == {**plain, "log.flush.interval.messages": "1"}
     assert not [name for name in plain if name.startswith("log.flush")]
 
 
 def test_kafka_listens_on_its_own_address_only() -> None:
-    settings = settings_of(server_properties(ADDRESS, HOME, fsync=False))
+    settings = settings_of(server_properties(Node(ADDRESS), HOME, fsync=False))
     hosts = re.findall(r"//([^:,]+):", settings["listeners"] + "," + settings["advertised.listeners"])
     assert len(hosts) == 3 and set(hosts) == {ADDRESS}
     assert settings["log.dirs"] == str(HOME)
 
 
 def test_a_single_kafka_node_needs_one_replica_of_its_own_topics() -> None:
-    settings = settings_of(server_properties(ADDRESS, HOME, fsync=False))
+    settings = settings_of(server_properties(Node(ADDRESS), HOME, fsync=False))
     factors = {name: value for name, value in settings.items() if "replication.factor" in name}
     assert len(factors) == 3 and set(factors.values()) == {"1"}
+
+
+def test_nodes_of_one_kafka_cluster_know_one_another_and_share_no_port() -> None:
+    nodes = [
+        settings_of(server_properties(Node(ADDRESS, number, 3), HOME, fsync=False)) for number in (1, 2, 3)
+    ]
+    assert len({node["controller.quorum.voters"] for node in nodes}) == 1
+    voters = dict(voter.split("@") for voter in nodes[0]["controller.quorum.voters"].split(","))
+    ports = [found for node in nodes for found in re.findall(r":(\d+)", node["listeners"])]
+    assert len(set(ports)) == 6
+    for node in nodes:
+        assert f"CONTROLLER://{voters[node['node.id']]}" in node["listeners"]
 
 
 def test_rabbitmq_listens_on_its_own_address_only() -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from fix_broker import BrokerCluster, RawClient, StartCluster
 from fix_clients import Kcat, make_samples, require_kcat
-from fix_difference_cases import CASES, fresh
+from fix_difference_admin import CASES
+from fix_difference_cases import fresh
 from fix_differences import CLOSED, Asker, Case
 from fix_kafka import ApacheKafka
 from headrace.wire.batch import hop
@@ -40,6 +41,9 @@ DIFFERENCES: Final[dict[str, Difference]] = {
     ),
     "OffsetCommit: an empty group id": Difference(["INVALID_GROUP_ID"], ["NONE"]),
     "OffsetCommit: a group id of 1025 bytes": Difference(["INVALID_GROUP_ID"], ["NONE"]),
+    "IncrementalAlterConfigs: an unknown operation": Difference(
+        [(2, "INVALID_CONFIG")], [(2, "UNKNOWN_SERVER_ERROR")]
+    ),
     "InitProducerId: a transactional id": Difference("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "NONE"),
 }
 

@@ -4,6 +4,7 @@ that was written for Apache Kafka expects (docs/decisions/0001).
 
 import bisect
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import confluent_kafka
@@ -32,8 +33,8 @@ class Written:
     topic: str
     rows: list[Got]
 
-    def read(self, kind: str, value: int, count: int) -> list[Got]:
-        return self.client.read(self.bootstrap, self.topic, From(kind, value), count)
+    def read(self, starts: Sequence[From], count: int) -> list[list[Got]]:
+        return self.client.read(self.bootstrap, self.topic, starts, count)
 
 
 class Shelf:
@@ -54,7 +55,7 @@ class Shelf:
         self._datacenter.create_topic(topic, 1)
         told = client.produce(bootstrap, topic, SAMPLES[:COUNT], codec)
         more = client.produce(bootstrap, topic, SAMPLES[COUNT:], codec)
-        rows = client.read(bootstrap, topic, From("offset", 0), len(SAMPLES))
+        rows = client.read(bootstrap, topic, [From("offset", 0)], len(SAMPLES))[0]
         check_rows(rows, SAMPLES, times=client.sets_times)
         for first, offsets in ((0, told), (COUNT, more)):
             for place, offset in (offsets or {}).items():
@@ -92,13 +93,16 @@ def test_a_group_that_has_read_all_has_committed_the_end(name: str, codec: str, 
 @every_codec
 def test_the_last_ten_and_reads_from_a_time(name: str, codec: str, shelf: Shelf) -> None:
     written = shelf.take(name, codec)
-    assert [row.offset for row in written.read("last", 10, 10)] == [row.offset for row in written.rows[-10:]]
+    (last,) = written.read([From("last", 10)], 10)
+    assert [row.offset for row in last] == [row.offset for row in written.rows[-10:]]
     times = [row.timestamp_ms for row in written.rows]
-    for place in (0, COUNT // 3, COUNT - PIECE):
-        moment = times[place] if place == 0 else times[place - 1] + 1
+    moments = [
+        times[place] if place == 0 else times[place - 1] + 1 for place in (0, COUNT // 3, COUNT - PIECE)
+    ]
+    read = written.read([From("time", moment) for moment in moments], PIECE)
+    for moment, rows in zip(moments, read, strict=True):
         first = bisect.bisect_left(times, moment)
-        expected = written.rows[first : first + PIECE]
-        assert written.read("time", moment, len(expected)) == expected, f"from the time {moment}"
+        assert rows == written.rows[first : first + PIECE], f"from the time {moment}"
 
 
 @every_client
@@ -111,15 +115,17 @@ def test_seeks_to_each_kind_of_address(name: str, codec: str, shelf: Shelf) -> N
     assert len(starts) > 2, "the topic lies in too few batches to tell"
     here, following = starts[len(starts) // 2 - 1], starts[len(starts) // 2]
     middle = (here + following) // 2
-    for offset, first in (
+    seeks = (
         (rows[here - 1].offset + 1, here),
         (rows[here].offset - 1, here),
         (rows[here].offset, here),
         (rows[middle].offset, middle),
         (rows[following - 1].offset, following - 1),
         (rows[following - 1].offset + 1, following),
-    ):
-        assert written.read("offset", offset, PIECE) == rows[first : first + PIECE], f"from {offset}"
+    )
+    read = written.read([From("offset", offset) for offset, _ in seeks], PIECE)
+    for (offset, first), found in zip(seeks, read, strict=True):
+        assert found == rows[first : first + PIECE], f"from {offset}"
 
 
 def test_kafkas_own_tool_shows_no_lag(shelf: Shelf, kafka_tool: KafkaTool) -> None:

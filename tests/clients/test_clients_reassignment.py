@@ -12,6 +12,7 @@ import pytest
 
 from fix_broker import BrokerCluster, RawClient, StartCluster
 from fix_java import KafkaTool
+from headrace.coordination.broker_configs import BrokerConfigRegistry
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.topics import PartitionState, TopicRegistry
 from headrace.wire.records import Record, encode_batch
@@ -19,6 +20,7 @@ from headrace.wire.records import Record, encode_batch
 pytestmark = pytest.mark.real_client
 
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
 WAIT_MAX_S = 60.0
 
@@ -71,6 +73,41 @@ def test_a_partition_moves_to_other_brokers(
         assert client.read_all("moved", 0).startswith(stored)
 
 
+def test_a_throttled_move_takes_its_time_and_holds_up_nobody_in_sync(
+    cluster: BrokerCluster, session: ZooKeeperSession, kafka_tool: KafkaTool, tmp_path: Path
+) -> None:
+    registry, configs = TopicRegistry(session), BrokerConfigRegistry(session)
+    registry.create("slow", uuid4(), {0: (1, 2)})
+    server = ("--bootstrap-server", cluster.bootstrap)
+    with RawClient(cluster[1].address) as client:
+        data = encode_batch([Record(0, 1_000, None, bytes(40_000))])
+        wait_for(lambda: client.produce("slow", 0, data).error_code == 0)
+        for _ in range(29):
+            assert client.produce("slow", 0, data).error_code == 0
+        size_bytes = len(client.read_all("slow", 0))
+        file = ("--reassignment-json-file", moves(tmp_path, "slow", 1, 2, 3))
+        began_s = time.monotonic()
+        said = kafka_tool(REASSIGN, *server, *file, "--execute", "--throttle", "200000").decode()
+        assert "The inter-broker throttle limit was set to 200000 B/s" in said
+        assert configs.all()[1]["leader.replication.throttled.rate"] == "200000"
+        config = registry.get("slow").config
+        assert set(config["leader.replication.throttled.replicas"].split(",")) == {"0:1", "0:2"}
+        assert config["follower.replication.throttled.replicas"] == "0:3"
+        assert 3 not in registry.get("slow").partitions[0].isr
+        small = encode_batch([Record(0, 1_000, None, b"x")])
+        asked_s = time.monotonic()
+        assert client.produce("slow", 0, small).error_code == 0
+        assert time.monotonic() - asked_s < 1, "acks=all waits for replicas in sync, which are not throttled"
+        wait_for(lambda: 3 in registry.get("slow").partitions[0].isr)
+        # The first second's worth goes at once, and the tool itself needs a while.
+        assert time.monotonic() - began_s > (size_bytes - 200_000) / 200_000 * 0.8
+    wait_for(lambda: not registry.get("slow").partitions[0].adding)
+    said = kafka_tool(REASSIGN, *server, *file, "--verify").decode()
+    assert "Clearing broker-level throttles on brokers 1,2,3" in said
+    assert "Clearing topic-level throttles on topic slow" in said
+    assert not registry.get("slow").config and not configs.all()
+
+
 def test_a_move_to_a_dead_broker_waits_is_listed_and_can_be_called_off(
     cluster: BrokerCluster, session: ZooKeeperSession, kafka_tool: KafkaTool, tmp_path: Path
 ) -> None:
@@ -92,6 +129,33 @@ def test_a_move_to_a_dead_broker_waits_is_listed_and_can_be_called_off(
         assert set(state.replicas) == {1, 2} and state.adding == state.removing == ()
     finally:
         cluster[3].send_signal(18)
+
+
+def test_log_dirs_lists_every_replica_on_each_broker(
+    cluster: BrokerCluster, session: ZooKeeperSession, kafka_tool: KafkaTool
+) -> None:
+    registry = TopicRegistry(session)
+    registry.create("stored", uuid4(), {0: (1, 2, 3), 1: (2, 3)})
+    data = encode_batch([Record(0, 1_000, None, b"here")])
+    for partition, leader in ((0, 1), (1, 2)):
+
+        def stored(partition: int = partition, leader: int = leader) -> bool:
+            with RawClient(cluster[leader].address) as client:
+                return client.produce("stored", partition, data).error_code == 0
+
+        wait_for(stored)
+    said = kafka_tool(
+        LOG_DIRS, "--bootstrap-server", cluster.bootstrap, "--describe", "--topic-list", "stored"
+    ).decode()
+    described = json.loads(said.splitlines()[-1])
+    found = {
+        (broker["broker"], part["partition"]): (part["size"], part["offsetLag"], part["isFuture"])
+        for broker in described["brokers"]
+        for folder in broker["logDirs"]
+        for part in folder["partitions"]
+    }
+    expected = [(1, "stored-0"), (2, "stored-0"), (3, "stored-0"), (2, "stored-1"), (3, "stored-1")]
+    assert found == dict.fromkeys(expected, (len(data), 0, False))
 
 
 def test_a_preferred_leader_is_elected_on_request(

@@ -19,10 +19,10 @@ from fix_broker import BrokerCluster
 from fix_java import QUICK_JVM, QUIET, class_path, ensure_kafka_jars, run_checked
 from fix_registry import RegistryProcess, launch
 from fix_zookeeper import ZooKeeperServer, room_on
-from headrace.audit.declarations import FROM_LOG, FROM_PRODUCERS
 from headrace.audit.evidence import PRODUCER_HOP, Policy, Status
-from headrace.audit.report import Report, report, wait_until_resolved
-from headrace.audit.store import AuditStore
+from headrace.audit.report.report import Report, report, wait_until_resolved
+from headrace.audit.store.store import AuditStore
+from headrace.audit.topic.declarations import FROM_LOG, FROM_PRODUCERS
 from headrace.client import Admin, Consumer, ConsumerRecord, Producer
 from headrace.coordination.declared import ANY, PRODUCERS
 from headrace.registry.client import SchemaRegistryClient

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from fix_days import DEMO_MAX_S, ROOT, Day, DemoSite
+from headrace.agent.local import find_agent
 from headrace.audit.evidence import PRODUCER_HOP, Status, Verdict
-from headrace.audit.report import report
-from headrace.audit.store import AuditStore
+from headrace.audit.report.report import report
+from headrace.audit.store.store import AuditStore
 from headrace.demo.plan import TOPIC
 from headrace.demo.recount import RunStart, count_rows
 from headrace.fleet import terraform
@@ -79,13 +80,14 @@ def test_from_a_clone_to_the_demo(day: Day, demo_site: DemoSite) -> None:
     assert re.search(r"Airflow: user admin, password \S+\s+\(`headrace status` shows it, too\)", output)
 
 
-def test_an_access_log_and_seven_lost_events(day: Day, demo_site: DemoSite) -> None:
+def test_an_access_log_seven_lost_events_and_a_killed_broker(day: Day, demo_site: DemoSite) -> None:
+    """A broker dies for good in the middle, and the audit still names exactly what was planted."""
     log = REAL_LOG if REAL_LOG.exists() else SMALL_LOG
     with (
-        day.step("make demo ACCESS_LOG=… DROP=7"),
+        day.step("make demo ACCESS_LOG=… DROP=7 KILL=1"),
         demo_site.shell(demo_site.checkout, HEADRACE_DAGS=str(demo_site.checkout / "dags")) as shell,
     ):
-        ran = shell.run(f"make demo ACCESS_LOG={log} DROP={LOST_EVENTS}", timeout_s=DEMO_MAX_S)
+        ran = shell.run(f"make demo ACCESS_LOG={log} DROP={LOST_EVENTS} KILL=1", timeout_s=DEMO_MAX_S)
     assert ran.code == MAKE_FAILED, ran.output
     assert terraform.missing(demo_site.site) is not None or "Terraform: no changes" in ran.output
     store = AuditStore(demo_site.site.audit_store_url)
@@ -96,6 +98,26 @@ def test_an_access_log_and_seven_lost_events(day: Day, demo_site: DemoSite) -> N
     check_findings(verdicts, ran.output)
     check_rows(demo_site, verdicts, log)
     check_seals(demo_site, verdicts, ran.output)
+    check_takeover(day, demo_site, ran.output)
+
+
+def check_takeover(day: Day, demo_site: DemoSite, output: str) -> None:
+    """Others took over what the killed broker led, and nobody started it again; here that is done at last."""
+    output = " ".join(output.split())
+    (number,) = re.findall(
+        r"killed for good: broker (\d) of east \(SIGKILL, process \d+\) led .*page-view-0", output
+    )
+    pattern = (
+        r"page-view-0: broker (\d) took over after [\d.]+ s, and acknowledged the first write after [\d.]+ s"
+    )
+    (leader,) = re.findall(pattern, output)
+    assert leader != number
+    unit = f"east-broker-{number}"
+    agent = find_agent(demo_site.home)
+    assert agent is not None
+    with agent, day.step("the killed broker is started again"):
+        assert agent.units([unit])[0].state == "STOPPED"
+        assert agent.restart(unit, wait_s=60.0).is_ready
 
 
 def lost_by_hour(verdicts: list[Verdict]) -> Counter[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urldefrag
@@ -31,6 +32,9 @@ TOPIC: Final = "page-view"
 GROUP: Final = "my\x1b[31mgroup"
 """A group's name may hold anything; this one would make a terminal write in red."""
 WAIT_MAX_S: Final = 90.0
+LISTED_MAX_S: Final = 5.0
+READ_MAX_S = 10.0  # the records themselves, once it is known which brokers answer
+LATE_MAX_S: Final = 2.5
 FREED_MIN_BYTES: Final = 20 << 20
 FREED_WAIT_MAX_S: Final = 5.0
 
@@ -97,7 +101,7 @@ def test_wrong_words_and_wrong_places(day: Day, demo_site: DemoSite, tmp_path: P
         ask(demo_site, "topics", "list", "-b", "127.106.2.1:1", code=ExitCode.UNREACHABLE)
     with day.step("an audit report in a wrong home"):
         home = tmp_path / "elsewhere"
-        output = ask(demo_site, "audit", "report", home=home, code=ExitCode.NEGATIVE)
+        output = ask(demo_site, "audit", "report", home=home, code=ExitCode.UNREACHABLE)
         assert f"there is no audit store at {home}/data/analysis/audit.db" in output
         assert not home.exists()
     with day.step("a wrong site.yaml"):
@@ -108,6 +112,38 @@ def test_wrong_words_and_wrong_places(day: Day, demo_site: DemoSite, tmp_path: P
         )
         output = demo_site.headrace("status", home=wrong).stderr
         assert "line 4: datacenters.east.broker_count" in output
+
+
+def test_a_hung_broker_hides_nothing_of_the_others(day: Day, demo_site: DemoSite) -> None:
+    began_s = time.monotonic()
+    ask(demo_site, "topics", "list")
+    # Where the start of a command alone takes seconds, it asks for less long, but does not start faster.
+    bound_s = max(LISTED_MAX_S, 2 * (time.monotonic() - began_s) + LATE_MAX_S)
+    rows = json.loads(ask(demo_site, "status", "--json"))
+    pid = next(row["pid"] for row in rows if row["unit"] == "east-broker-1")
+    everything = ("consume", TOPIC, "--from", "beginning", "--to-end", "-o", "json")
+    count = len(demo_site.headrace(*everything).stdout.splitlines())
+    silence = f"broker 1 at {demo_site.site.datacenter('east').brokers[1]} does not answer"
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        for words in (
+            ("topics", "list"),
+            ("topics", "describe", TOPIC),
+            ("groups", "list"),
+            everything,
+        ):
+            with day.step(f"beside a hung broker: headrace {' '.join(words[:2])}"):
+                began_s = time.monotonic()
+                done = demo_site.headrace(*words)
+                if words[0] == "consume" and done.returncode == ExitCode.DONE:
+                    assert len(done.stdout.splitlines()) == count, "another replica leads by then"
+                else:
+                    assert (done.returncode, silence in done.stderr) == (ExitCode.UNREACHABLE, True), done
+                reads_s = READ_MAX_S if words[0] == "consume" else 0.0
+                assert time.monotonic() - began_s < bound_s + reads_s, words
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: demo_site.headrace("topics", "list").returncode == 0, WAIT_MAX_S, "the broker is back")
 
 
 # --- pages ---

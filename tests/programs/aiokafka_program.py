@@ -1,8 +1,9 @@
 """aiokafka as one of the real clients of the tests: produces, reads from a place, reads as a group.
 
-Usage: produce BOOTSTRAP TOPIC CODEC FILE BATCH_BYTES LINGER_MS, read BOOTSTRAP TOPIC offset|time|last VALUE
-COUNT, or group BOOTSTRAP TOPIC GROUP COUNT. Records are lines: time, key and value in hex, "-" for null. It
-prints an offset per produced record, or the records that it read, with their offsets.
+Usage: produce BOOTSTRAP TOPIC CODEC FILE BATCH_BYTES LINGER_MS, read BOOTSTRAP TOPIC COUNT
+offset|time|last:VALUE …, or group BOOTSTRAP TOPIC GROUP COUNT. Records are lines: time, key and value in hex,
+"-" for null. It prints an offset per produced record, or the records that it read, with their offsets; each
+of several reads, by a consumer of its own, ends with a line "--".
 """
 
 import asyncio
@@ -44,18 +45,21 @@ async def produce(
     print("\n".join(str(each.offset) for each in delivered))
 
 
-async def read(bootstrap: str, topic: str, kind: str, value: str, count: str) -> None:
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap)
-    await consumer.start()
+async def read(bootstrap: str, topic: str, count: str, *starts: str) -> None:
     where = TopicPartition(topic, 0)
-    consumer.assign([where])
-    offset = int(value)
-    if kind == "time":
-        offset = (await consumer.offsets_for_times({where: offset}))[where].offset
-    if kind == "last":
-        offset = (await consumer.end_offsets([where]))[where] - offset
-    consumer.seek(where, offset)
-    await _print_rows(consumer, int(count))
+    for start in starts:
+        kind, _, value = start.partition(":")
+        consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap)
+        await consumer.start()
+        consumer.assign([where])
+        offset = int(value)
+        if kind == "time":
+            offset = (await consumer.offsets_for_times({where: offset}))[where].offset
+        if kind == "last":
+            offset = (await consumer.end_offsets([where]))[where] - offset
+        consumer.seek(where, offset)
+        await _print_rows(consumer, int(count))
+        print("--")
 
 
 async def group(bootstrap: str, topic: str, name: str, count: str) -> None:

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 import headrace.broker.leadership.controller as controller
-from headrace.broker.followed import FollowedPartition
 from headrace.broker.leadership import decisions
 from headrace.broker.partition import Partition
+from headrace.broker.produce import plain, staging
 from headrace.broker.produce.refusals import StoredSequence
+from headrace.broker.replicas import fetcher
+from headrace.broker.replicas.roles import Roles
+from headrace.broker.settings.config import BrokerConfig, TopicConfig
+from headrace.broker.settings.replication import ACKS_ALL, REPLICATED
+from headrace.broker.state import BrokerState
+from headrace.coordination import partition_states
+from headrace.coordination.errors import CoordinationError
+from headrace.coordination.partition_states import PartitionChange, StaleStateError
+from headrace.log import recovery
+from headrace.log.epochs import NO_EPOCH
+from headrace.log.flush import Flushed, FlushJob
+from headrace.log.producers import ACCEPTED, Checked
+from headrace.log.segment import Segment
 from headrace.replication.in_sync import InSyncReplicas
+from headrace.wire.fetch import FetchPartition
 
 
 @contextmanager
@@ -33,14 +47,6 @@ def high_watermark_ignores_followers() -> Iterator[None]:
         return True
 
     with _put(InSyncReplicas, "advance", advance):
-        yield
-
-
-@contextmanager
-def acks_before_fsync() -> Iterator[None]:
-    written = property(lambda self: self.log.end_address)
-    cutting = property(lambda self: self.cutting)
-    with _put(Partition, "stored_address", written), _put(FollowedPartition, "is_working", cutting):
         yield
 
 
@@ -74,13 +80,113 @@ def refusals_are_never_forgotten() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def consumers_see_what_is_written() -> Iterator[None]:
+    with _put(Partition, "visible_address", property(lambda self: self.log.end_address)):
+        yield
+
+
+@contextmanager
+def followers_skip_reconciliation() -> Iterator[None]:
+    real = FetchPartition
+
+    def asked(index: int, address: int, max_bytes: int, epoch: int, _: int, start: int) -> FetchPartition:
+        return real(index, address, max_bytes, epoch, NO_EPOCH, start)
+
+    with _put(fetcher, "FetchPartition", asked):
+        yield
+
+
+@contextmanager
+def states_without_compare_and_set() -> Iterator[None]:
+    """Whoever writes a partition's state takes what is there for what it expected."""
+    real = partition_states._Present.judge
+
+    def judge(self: Any, change: PartitionChange, *, again: bool) -> tuple[CoordinationError | None, bool]:
+        problem, is_done = real(self, change, again=again)
+        return (None, False) if isinstance(problem, StaleStateError) else (problem, is_done)
+
+    with _put(partition_states._Present, "judge", judge):
+        yield
+
+
+@contextmanager
+def leaders_go_on_in_their_epoch_after_a_start() -> Iterator[None]:
+    with _put(Roles, "has_led", lambda *_: None):
+        yield
+
+
+@contextmanager
+def retries_are_stored_again() -> Iterator[None]:
+    def accept(*_: object) -> Checked:
+        return ACCEPTED
+
+    with _put(staging, "check_sequence", accept), _put(plain, "check_sequence", accept):
+        yield
+
+
+@contextmanager
+def acks_before_fsync() -> Iterator[None]:
+    """acks=all waits for the memory of every in-sync replica, as with headrace.acks.all=replicated."""
+    real = BrokerConfig.topic_config
+
+    def topic_config(self: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
+        return real(self, {**overrides, ACKS_ALL.name: REPLICATED})
+
+    with _put(BrokerConfig, "topic_config", topic_config):
+        yield
+
+
+@contextmanager
+def torn_batches_are_kept() -> Iterator[None]:
+    """A start takes the end of each file for the end of its batches."""
+    real = recovery.check_batches
+
+    def check(segment: Segment, *arguments: Any) -> tuple[int, None]:
+        real(segment, *arguments)
+        return segment.end_address, None
+
+    with _put(recovery, "check_batches", check):
+        yield
+
+
+@contextmanager
+def epochs_are_not_fenced() -> Iterator[None]:
+    with _put(BrokerState, "check_leader_epoch", lambda *_: None):
+        yield
+
+
+@contextmanager
+def failed_fsyncs_are_ignored() -> Iterator[None]:
+    real = FlushJob.run
+
+    def run(self: FlushJob) -> Flushed:
+        try:
+            return real(self)
+        except OSError:
+            return Flushed(self.upto_address)
+
+    with _put(FlushJob, "run", run):
+        yield
+
+
+RARE: Final = ("epochs-are-not-fenced",)
+"""Not tried unless they are named: 500 worlds do not always show them."""
 MUTANTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     each.__name__.replace("_", "-"): each
     for each in (
         high_watermark_ignores_followers,
-        acks_before_fsync,
         every_election_is_unclean,
         followers_join_too_early,
         refusals_are_never_forgotten,
+        consumers_see_what_is_written,
+        followers_skip_reconciliation,
+        states_without_compare_and_set,
+        leaders_go_on_in_their_epoch_after_a_start,
+        retries_are_stored_again,
+        acks_before_fsync,
+        torn_batches_are_kept,
+        epochs_are_not_fenced,
+        failed_fsyncs_are_ignored,
     )
 }

@@ -7,20 +7,24 @@ make threads and sockets, and are the only parts of a broker's replication that 
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
-import headrace.broker.replication as replication_room
+import headrace.broker.replicas.replication as replication_room
 from headrace.broker.cold_reads import ColdReads
-from headrace.broker.config import BrokerConfig
+from headrace.broker.disk_guard import CHECK_INTERVAL_MS, DiskGuard
+from headrace.broker.groups.fencing import registered
+from headrace.broker.groups.offset_queue import OffsetStore
+from headrace.broker.handlers.groups import GroupService
 from headrace.broker.handlers.init_producer_id import ProducerIds
+from headrace.broker.handlers.offsets import OffsetService
 from headrace.broker.leadership.controller import Controller
 from headrace.broker.lookups import Lookups
 from headrace.broker.partitions import Partitions
-from headrace.broker.replication import Replication
+from headrace.broker.replicas.replication import Replication
 from headrace.broker.service import BrokerService
+from headrace.broker.settings.config import BrokerConfig
 from headrace.broker.state import BrokerState
 from headrace.client.calls import Call
 from headrace.coordination import znodes
@@ -32,6 +36,7 @@ from headrace.coordination.topics import TopicRegistry, TopicState
 from headrace.log.directory import LogDirectory, PartitionName
 from headrace.log.errors import LogError
 from simulation.sim_clock import Clock, Life, SimLoop, SimWorkers
+from simulation.sim_disk import Disks
 from simulation.sim_network import Host, Link, Network
 from simulation.sim_zookeeper import SimSession, ZooKeeper
 
@@ -40,17 +45,20 @@ DISK_MAX_MS: Final = 12.0
 CONTROL_MIN_MS: Final = 0.5
 CONTROL_MAX_MS: Final = 15.0
 RETRY_MS: Final = 200.0
+FREE_MIN_BYTES: Final = 1 << 20
 SETTINGS: Final = {
     "replica.lag.time.max.ms": "1500",
     "min.insync.replicas": "2",
     "log.flush.offset.checkpoint.interval.ms": "5000",
 }
 
+UNCLEAN: Final = "unclean.leader.election.enable"
+
 _quiet: Final = logging.getLogger("simulation")
 
 
 class SimPeers:
-    """`broker.peers.Peers` on the simulated network."""
+    """`broker.network.peers.Peers` on the simulated network."""
 
     def __init__(self, broker: SimBroker) -> None:
         self._broker = broker
@@ -78,7 +86,11 @@ class SimController(Controller):
 
     def __init__(self, broker: SimBroker) -> None:
         super().__init__(
-            broker.session, broker.number, self._reigns, lambda _: False, rebalance_interval_s=None
+            broker.session,
+            broker.number,
+            self._reigns,
+            lambda topic: topic.config.get(UNCLEAN) == "true",
+            rebalance_interval_s=None,
         )
         self._broker = broker
         self._wake = cast(Any, self)
@@ -119,6 +131,7 @@ class SimBroker:
         clock: Clock,
         network: Network,
         server: ZooKeeper,
+        disks: Disks,
         settings: Mapping[str, str],
     ) -> None:
         self.number = number
@@ -138,8 +151,17 @@ class SimBroker:
         self._config = BrokerConfig(dict(settings))
         self.state = self._make_state()
         self.replication = self._make_replication()
+        guard = DiskGuard(
+            folder, FREE_MIN_BYTES, cast(Any, self.files), self.state.refuse_appends, disks.statvfs
+        )
+        self.loop.every(CHECK_INTERVAL_MS, guard.check)
         self.controller = SimController(self)
         self.service = BrokerService(self.state, ProducerIds(self.control, lambda: range(0)))
+        # Turns of control requests go by the CPU that they took: no world would repeat.
+        self.service._turns._clock_s = lambda: 0.0
+        offsets = OffsetStore(self.session, cast(Any, self.control), lambda: registered(self.state))
+        self.groups = GroupService(self.state, offsets)
+        self.groups.serve(self.service, OffsetService(self.groups.coordinator, offsets))
         self.loop.put_hook_first(self.state.partitions.commit)
 
     def _make_state(self) -> BrokerState:
@@ -232,6 +254,7 @@ class SimBroker:
 
         def see() -> None:
             self.state.view = self.state.view.with_brokers(brokers)
+            self.groups.brokers_changed()
             self.replication.brokers_changed()
 
         self.loop.post(see)
@@ -256,14 +279,20 @@ class SimBroker:
         followed = self.replication.followed.get(PartitionName(topic, 0))
         return 0 if followed is None else followed.high_watermark
 
-    def stop_for(self, duration_ms: float) -> None:
-        """SIGSTOP, then SIGCONT."""
-        self.life.stopped_until_ms = self.clock.now_ms + duration_ms
+    def stop(self) -> None:
+        """SIGSTOP."""
+        self.life.is_stopped = True
 
-    def crash(self) -> None:
-        """SIGKILL: nothing is flushed, nobody hears of it."""
+    def go_on(self) -> None:
+        """SIGCONT."""
+        self.clock.go_on(self.life)
+
+    def crash(self, *, is_reset: bool = False) -> None:
+        """SIGKILL: nothing is flushed. `is_reset`: its kernel lives on, and ends its connections."""
         self.life.is_dead = True
-        self.network.hosts.pop(self.number, None)
+        host = self.network.hosts.pop(self.number, None)
+        if host is not None and is_reset:
+            host.reset_connections()
         self.session.disconnect()
         for partition in self.state.partitions:
             partition.log.abandon()
@@ -271,7 +300,7 @@ class SimBroker:
             followed.log.abandon()
         self._directory.close()
 
-    def close(self, draw: random.Random) -> None:
+    def close(self) -> None:
         """Ends the world's last life in order, so that the files can be read."""
         if self.life.is_dead:
             return

@@ -15,6 +15,7 @@ from typing import Any, Final
 from headrace.broker.loop import Timer
 
 Call = Callable[[], None]
+Waiting = Callable[[], bool]
 Outcome = Callable[[Any, Exception | None], None]
 ERRORS_MAX: Final = 20
 
@@ -25,7 +26,8 @@ class Life:
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_dead = False
-        self.stopped_until_ms = 0.0
+        self.is_stopped = False
+        self.held: list[Call] = []
 
 
 class Clock:
@@ -45,16 +47,33 @@ class Clock:
     def run_until(self, end_ms: float) -> None:
         """Runs all events up to a moment."""
         events = self._events
+        pop = heapq.heappop
         while events and events[0][0] <= end_ms:
-            at_ms, number, life, call = heapq.heappop(events)
+            at_ms, _, life, call = pop(events)
             if life.is_dead:
                 continue
-            if life.stopped_until_ms > at_ms:
-                heapq.heappush(events, (life.stopped_until_ms, number, life, call))
+            if life.is_stopped:
+                life.held.append(call)
                 continue
-            self.now_ms = at_ms
+            if at_ms > self.now_ms:
+                self.now_ms = at_ms
             call()
-        self.now_ms = end_ms
+        self.now_ms = max(self.now_ms, end_ms)
+
+    def run_while(self, is_waiting: Waiting, end_ms: float) -> None:
+        """Runs events as long as somebody waits, and up to a moment. For a call that blocks: it is called by
+        an event, and those that are due meanwhile run below it.
+        """
+        while is_waiting() and self.now_ms < end_ms:
+            following_ms = self._events[0][0] if self._events else end_ms
+            self.run_until(min(end_ms, max(following_ms, self.now_ms)))
+
+    def go_on(self, life: Life) -> None:
+        """Lets a life that was stopped do what has come meanwhile, in its order."""
+        life.is_stopped = False
+        held, life.held = life.held, []
+        for call in held:
+            self.after(0.0, life, call)
 
     def chance(self, share: float) -> bool:
         return self.draw.random() < share

@@ -1,7 +1,8 @@
 """Simulated disks: real files in memory, of which a crash leaves only what an fsync has covered.
 
 While a world runs, `os.fsync` and `os.fdatasync` write nothing: they note how long the file is now. A crash
-cuts a broker's segments back to that, or to somewhere in what was not covered, so that a batch is torn.
+cuts a broker's segments back to that, or to somewhere in what was not covered, so that a batch is torn. A
+full disk takes no byte more, or only some of them.
 """
 
 from __future__ import annotations
@@ -9,53 +10,109 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from stat import S_ISREG
+from types import SimpleNamespace
 from typing import Any, Final
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
-from headrace.broker import offline
+from headrace.broker.replicas import offline
 from headrace.log.files import OpenFile
+from headrace.wire.batch import hop
+from headrace.wire.primitives import Buffer
 
 SEGMENTS: Final = "*/*.log"
+EPOCH_FIELD: Final = range(12, 16)
+"""Of a batch: its leader's epoch. No checksum covers it, so nobody can tell that it has rotted."""
+BLOCKS: Final = 1 << 30
+CALLS: Final = ("fsync", "fdatasync", "ftruncate", "pwritev", "pwrite", "write")
 
 
 class Disks:
-    """All disks of a world. Each fsync of a path that begins with a member of `failing` fails."""
+    """All disks of a world. Members are the beginnings of paths: each fsync of a `failing` one fails, a
+    `full` one takes nothing, a `nearly_full` one has little room.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, draw: random.Random) -> None:
         self.durable: dict[str, int] = {}
         self.failing: set[str] = set()
+        self.full: set[str] = set()
+        self.nearly_full: set[str] = set()
+        self._draw = draw
         self._open: WeakSet[OpenFile] = WeakSet()
+        self._by_fd: WeakValueDictionary[int, OpenFile] = WeakValueDictionary()
+        self._real = SimpleNamespace(**{name: getattr(os, name) for name in CALLS})
+
+    # --- what stands in the place of the real calls ---
+
+    def _path(self, fd: int) -> str:
+        file = self._by_fd.get(fd)
+        if file is not None and file.fd == fd:
+            return str(file.path)
+        return str(Path(f"/proc/self/fd/{fd}").readlink())
+
+    def fsync(self, fd: int) -> None:
+        path = self._path(fd)
+        for folder in self.failing:
+            if path.startswith(folder):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+        stat = os.fstat(fd)
+        if S_ISREG(stat.st_mode):
+            self.durable[path] = stat.st_size
+
+    fdatasync = fsync
+
+    def ftruncate(self, fd: int, size: int) -> None:
+        self._real.ftruncate(fd, size)
+        path = self._path(fd)
+        self.durable[path] = min(size, self.durable.get(path, 0))
+
+    def _is_full(self, fd: int) -> bool:
+        if not self.full:
+            return False
+        path = self._path(fd)
+        return any(path.startswith(folder) for folder in self.full)
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        if not self._is_full(fd):
+            return int(self._real.pwritev(fd, buffers, offset))
+        data = b"".join(buffers)
+        return self._some(data, lambda part: self._real.pwrite(fd, part, offset))
+
+    def pwrite(self, fd: int, data: Buffer, offset: int) -> int:
+        if not self._is_full(fd):
+            return int(self._real.pwrite(fd, data, offset))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def write(self, fd: int, data: Buffer) -> int:
+        if not self._is_full(fd):
+            return int(self._real.write(fd, data))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _some(self, data: bytes, write: Callable[[bytes], int]) -> int:
+        """The last bytes of room take a part, now and then."""
+        if len(data) > 1 and self._draw.random() < 0.5:
+            return write(data[: self._draw.randrange(1, len(data))])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def statvfs(self, path: Path) -> Any:
+        free = 1 if any(str(path).startswith(folder) for folder in self.full | self.nearly_full) else BLOCKS
+        return SimpleNamespace(f_blocks=2 * BLOCKS, f_bfree=free, f_bavail=free, f_frsize=4096)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Takes the place of the real calls; nothing else may run in this process meanwhile."""
-        real = os.fsync, os.fdatasync, os.ftruncate
-        ftruncate = os.ftruncate
-
-        def sync(fd: int) -> None:
-            path = str(Path(f"/proc/self/fd/{fd}").readlink())
-            if any(path.startswith(folder) for folder in self.failing):
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-            stat = os.fstat(fd)
-            if S_ISREG(stat.st_mode):
-                self.durable[path] = stat.st_size
-
-        def cut(fd: int, size: int) -> None:
-            ftruncate(fd, size)
-            path = str(Path(f"/proc/self/fd/{fd}").readlink())
-            self.durable[path] = min(size, self.durable.get(path, 0))
-
         begin = OpenFile.__init__
 
         def opened(file: OpenFile, *arguments: Any) -> None:
             begin(file, *arguments)
             self._open.add(file)
+            self._by_fd[file.fd] = file
 
-        os.fsync, os.fdatasync, os.ftruncate = sync, sync, cut  # type: ignore[assignment]
+        for name in CALLS:
+            setattr(os, name, getattr(self, name))
         # It asks the kernel for leases, which depend on when Python frees a file.
         check = offline._check_that_nobody_writes
         offline._check_that_nobody_writes = lambda folder: None
@@ -63,11 +120,14 @@ class Disks:
         try:
             yield
         finally:
-            os.fsync, os.fdatasync, os.ftruncate = real
+            for name in CALLS:
+                setattr(os, name, getattr(self._real, name))
             offline._check_that_nobody_writes = check
             OpenFile.__init__ = begin  # type: ignore[method-assign]
 
-    def crash(self, folder: Path, draw: random.Random) -> int:
+    # --- what happens to them ---
+
+    def crash(self, folder: Path) -> int:
         """Cuts what was not durable from the segments below a folder; returns how many bytes."""
         for file in list(self._open):
             if file.path.is_relative_to(folder):
@@ -76,8 +136,34 @@ class Disks:
         for path in sorted(folder.glob(SEGMENTS)):
             size = path.stat().st_size
             durable = min(size, self.durable.get(str(path), 0))
-            kept = durable if durable == size or draw.random() < 0.5 else draw.randrange(durable, size)
+            is_kept = durable == size or self._draw.random() < 0.5
+            kept = durable if is_kept else self._draw.randrange(durable, size)
             lost_bytes += size - kept
             os.truncate(path, kept)
             self.durable[str(path)] = min(kept, durable)
         return lost_bytes
+
+    def rot(self, folder: Path) -> str | None:
+        """Flips a bit of a batch that is durable; returns where, None if there is none."""
+        paths = [path for path in sorted(folder.glob(SEGMENTS)) if self.durable.get(str(path), 0)]
+        if not paths:
+            return None
+        path = self._draw.choice(paths)
+        data = bytearray(path.read_bytes())
+        batches = list(hop(memoryview(data)[: self.durable[str(path)]]))
+        if not batches:
+            return None
+        start, header = self._draw.choice(batches)
+        within = self._draw.choice([at for at in range(header.size_bytes) if at not in EPOCH_FIELD])
+        with path.open("r+b") as file:
+            file.seek(start + within)
+            file.write(bytes([data[start + within] ^ 1 << self._draw.randrange(8)]))
+        return f"{path.name}, byte {within} of the batch at {start}"
+
+    def forget(self, folder: Path) -> None:
+        """A new disk takes this one's place."""
+        for those in (self.failing, self.full, self.nearly_full):
+            those.discard(str(folder))
+        self.durable = {
+            path: size for path, size in self.durable.items() if not path.startswith(f"{folder}/")
+        }

@@ -7,12 +7,13 @@ into it is lost, nobody hears of it, and the requests time out.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Final
+from weakref import WeakSet
 
 from headrace.broker.core import ClientConnection, Service
-from headrace.broker.peers import Lost
+from headrace.broker.network.peers import Lost
 from headrace.client.calls import Call
 from headrace.log.files import FileSlice
 from headrace.wire import fetch
@@ -23,8 +24,18 @@ from simulation.sim_clock import Clock, Life
 FRAME_MAX_BYTES: Final = 1 << 24
 DELAY_MIN_MS: Final = 0.1
 DELAY_MAX_MS: Final = 3.0
-VERSIONS: Final = {ApiKey.FETCH: fetch.VERSION_MAX, ApiKey.PRODUCE: 9}
+VERSIONS: Final = {
+    ApiKey.FETCH: fetch.VERSION_MAX,
+    ApiKey.PRODUCE: 9,
+    ApiKey.LIST_OFFSETS: 7,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: 4,
+    ApiKey.FIND_COORDINATOR: 3,
+    ApiKey.OFFSET_COMMIT: 8,
+    ApiKey.OFFSET_FETCH: 7,
+}
 Done = Callable[[Any], None]
+Way = tuple[str, str]
+"""From whom to whom."""
 
 
 class Host:
@@ -34,16 +45,26 @@ class Host:
         self.life = life
         self.service = service
         self.wake = wake
+        self.connections: WeakSet[_Connection] = WeakSet()
+
+    def reset_connections(self) -> None:
+        """The process has ended, and its kernel says so; else its clients' connections are half-open."""
+        for connection in sorted(self.connections, key=lambda each: each.number):
+            connection.reset()
 
 
 class Network:
-    """`hosts` by broker number. `cuts`: pairs of names, (source, target), between which packets are lost."""
+    """`hosts` by broker number. `cuts`: by how many faults packets are lost on this way."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.hosts: dict[int, Host] = {}
-        self.cuts: set[tuple[str, str]] = set()
+        self.cuts: Counter[Way] = Counter()
         self.slow = 1.0
+        self.connections = 0
+
+    def is_cut(self, source: str, target: str) -> bool:
+        return self.cuts[source, target] > 0
 
     def delay_ms(self) -> float:
         return self.clock.between(DELAY_MIN_MS, DELAY_MAX_MS) * self.slow
@@ -102,7 +123,10 @@ class _Connection:
         self._deliver = deliver
         self._waiting: deque[tuple[Call, Done]] = deque()
         self._arrives_ms = self._returns_ms = 0.0
-        self._number = 0
+        self._asked = 0
+        network.connections += 1
+        self.number = network.connections
+        host.connections.add(self)
         self.is_broken = False
         self._server = ClientConnection(
             host.service,
@@ -113,11 +137,14 @@ class _Connection:
         )
 
     def ask(self, call: Call, done: Done) -> None:
-        self._number += 1
+        self._asked += 1
         self._waiting.append((call, done))
-        encoded = call.encode(VERSIONS[ApiKey(call.api_key)], self._number, self._ends[0])
+        encoded = call.encode(VERSIONS[ApiKey(call.api_key)], self._asked, self._ends[0])
         frame = encoded if isinstance(encoded, bytes) else b"".join(encoded)
-        if self._ends in self._network.cuts:
+        if self._network.is_cut(*self._ends):
+            return
+        if self._host.life.is_dead and int(self._ends[1]) in self._network.hosts:
+            self.reset()  # the host is back, and knows nothing of this connection
             return
         now_ms = self._network.clock.now_ms
         self._arrives_ms = max(self._arrives_ms, now_ms + self._network.delay_ms())
@@ -147,7 +174,7 @@ class _Connection:
         parts = [part.read() if isinstance(part, FileSlice) else bytes(part) for part in server.outgoing]
         server.outgoing.clear()
         server.outgoing_bytes = 0
-        if (self._ends[1], self._ends[0]) in self._network.cuts:
+        if self._network.is_cut(self._ends[1], self._ends[0]):
             return
         now_ms = self._network.clock.now_ms
         self._returns_ms = max(self._returns_ms, now_ms + self._network.delay_ms())
@@ -168,7 +195,14 @@ class _Connection:
             frame = memoryview(data)[at + 4 : at + 4 + length]
             at += 4 + length
             call, done = self._waiting.popleft()
+            expected = self._asked - len(self._waiting)
+            assert int.from_bytes(frame[:4], "big") == expected, f"{self._ends}: not the answer to {expected}"
             done(call.decode(frame, VERSIONS[ApiKey(call.api_key)]))
+
+    def reset(self) -> None:
+        """The other end says that there is no such connection."""
+        if not self._network.is_cut(self._ends[1], self._ends[0]):
+            self._deliver(self._network.delay_ms(), lambda: self.end("connection reset"))
 
     def time_out(self, done: Done) -> None:
         if not self.is_broken and any(waiting is done for _, waiting in self._waiting):

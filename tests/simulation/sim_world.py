@@ -9,27 +9,40 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from headrace.broker.replicas import fetcher
 from headrace.coordination import znodes
-from headrace.coordination.errors import CoordinationError
 from headrace.coordination.topics import TopicRegistry
 from headrace.wire.batch import hop
-from simulation.sim_broker import SETTINGS, SimBroker
-from simulation.sim_clients import BROKERS, TOPIC, TOPIC_ID, SimProducer, SimReader
+from simulation.sim_broker import SETTINGS, UNCLEAN, SimBroker
+from simulation.sim_clients import BROKERS, TOPIC, TOPIC_ID, Acknowledged, SimProducer, SimReader
 from simulation.sim_clock import Clock, Life
 from simulation.sim_disk import Disks
+from simulation.sim_faults import Faults
+from simulation.sim_group import SimGroup
+from simulation.sim_mirror import SimMirror
 from simulation.sim_network import Network
 from simulation.sim_zookeeper import SESSION_MS, SimSession, ZooKeeper
 
-CALM_MS: Final = 2_000.0
-TROUBLED_MS: Final = 25_000.0
+CALM_MS: Final = 1_000.0
+TROUBLES_MS: Final = (6_000.0, 12_000.0, 25_000.0)
 LIVE_MAX_MS: Final = 40_000.0
-DRAIN_MS: Final = 3_000.0
-FAULT_GAP_MS: Final = 1_800.0
+DRAIN_MS: Final = 1_500.0
+SEGMENT_BYTES: Final = "16384"
 PRODUCERS: Final = 2
+PAUSES_MS: Final = (60.0, 300.0, 1_000.0)
+"""Of a producer after each batch, at most: most faults are as hard on a partition that gets little."""
+IDLE_FETCHES_MS: Final = (100, 500)
+"""How long leaders hold fetches that bring nothing: with few partitions, and with many."""
+MIRRORED: Final = 0.5
+GROUPED: Final = 0.5
+UNCLEAN_WORLDS: Final = 0.15
+KNOWN_MS: Final = 2_000.0
+"""How long a broker must have led before it acknowledged something, that no leader before it could have."""
 FOLDER: Final = Path("/dev/shm")
 
 
@@ -45,33 +58,45 @@ class Verdict(NamedTuple):
 
 
 class World:
-    """One world. `run` returns its verdict, and leaves nothing behind."""
+    """One world. `run` returns its verdict, and leaves nothing behind. `troubled_ms`: how long faults come;
+    the world draws it otherwise.
+    """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, troubled_ms: float | None = None) -> None:
         self.seed = seed
+        self._troubled_ms = troubled_ms
         self.clock = Clock(seed)
         self.network = Network(self.clock)
         self.zookeeper = ZooKeeper(self.clock)
-        self.disks = Disks()
+        self.disks = Disks(self.clock.draw)
         self.folder = Path(
             tempfile.mkdtemp(prefix="headrace-simulation-", dir=FOLDER if FOLDER.is_dir() else None)
         )
         self.brokers: dict[int, SimBroker] = {}
+        self._leader_history: list[tuple[float, int]] = []
         self.trace: list[str] = []
-        self.faults: dict[str, int] = {}
         self.problems: list[str] = []
-        self._healing: dict[str, Callable[[], None]] = {}
         self._judge = Life("judge")
+        self._is_unclean = False
+        self._unclean_ms = -1.0
+        """When the last unclean election was; nothing from before it is promised any more."""
+        self._high_watermarks: dict[tuple[Life, int], int] = {}
+        self.faults = Faults(self)
         self.producers: list[SimProducer] = []
         self.reader: SimReader | None = None
+        self.mirror: SimMirror | None = None
+        self.group: SimGroup | None = None
 
     # --- the run ---
 
     def run(self) -> Verdict:
+        wait_ms = fetcher.WAIT_MIN_MS
         try:
+            setattr(fetcher, "WAIT_MIN_MS", self.clock.draw.choice(IDLE_FETCHES_MS))  # noqa: B010
             with self.disks.in_place():
                 self._run()
         finally:
+            setattr(fetcher, "WAIT_MIN_MS", wait_ms)  # noqa: B010
             shutil.rmtree(self.folder, ignore_errors=True)
         acknowledged = sum(len(producer.acknowledged) for producer in self.producers)
         return Verdict(
@@ -80,31 +105,42 @@ class World:
             self.trace,
             self.clock.now_ms,
             acknowledged,
-            dict(sorted(self.faults.items())),
+            dict(sorted(self.faults.counts.items())),
         )
 
     def _run(self) -> None:
         self._create_topic()
         for number in range(1, BROKERS + 1):
-            self._start(number)
-        self.clock.after(100.0, self._judge, self._watch_sessions)
+            self.start(number)
+        self.later(100.0, self._watch)
         self.clock.run_until(CALM_MS)
+        pause_ms = self.clock.draw.choice(PAUSES_MS)
         self.producers = [
-            SimProducer(number, self.clock, self.network, self.zookeeper)
+            SimProducer(number, self.clock, self.network, self.zookeeper, pause_ms)
             for number in range(1, PRODUCERS + 1)
         ]
+        for producer in self.producers:
+            producer.on_acknowledged = self.faults.acknowledged
         self.reader = SimReader(self.clock, self.network, self.zookeeper)
+        for client in (*self.producers, self.reader):
+            client.may_lose = self._is_unclean
+        if self.clock.chance(GROUPED) and not self._is_unclean:
+            self.group = SimGroup(self.clock, self.network, self.zookeeper)
+        if self.clock.chance(MIRRORED) and not self._is_unclean:
+            self.mirror = SimMirror(self.folder / "mirror", self.clock, self.network, self.zookeeper)
         self.clock.run_until(2 * CALM_MS)
-        self.clock.after(0.0, self._judge, self._next_fault)
-        self.clock.run_until(2 * CALM_MS + TROUBLED_MS)
-        self._judge.is_dead = True
-        self._judge = Life("judge")
-        self.clock.after(0.0, self._judge, self._watch_sessions)
-        self._heal_all()
+        self.later(0.0, self.faults.next)
+        drawn_ms = self.clock.draw.choice(TROUBLES_MS)
+        self.clock.run_until(2 * CALM_MS + (self._troubled_ms or drawn_ms))
+        self.faults.heal_all()
+        self.note("all is healed")
+        if self.mirror is not None:
+            self.mirror.recheck()
         self._wait_until_live()
         for producer in self.producers:
             producer.is_ending = True
         self.clock.run_until(self.clock.now_ms + DRAIN_MS)
+        self._wait_until_in_sync()
         self._judge_all()
 
     def _create_topic(self) -> None:
@@ -112,11 +148,21 @@ class World:
         registry = TopicRegistry(session)
         replicas = list(range(1, BROKERS + 1))
         self.clock.draw.shuffle(replicas)
-        registry.create(TOPIC, TOPIC_ID, {0: tuple(replicas)}, {"min.insync.replicas": "2"})
+        config = {"min.insync.replicas": "2"}
+        if self.clock.chance(0.25):
+            config["segment.bytes"] = SEGMENT_BYTES
+        self._is_unclean = self.clock.chance(UNCLEAN_WORLDS)
+        if self._is_unclean:
+            config[UNCLEAN] = "true"
+        registry.create(TOPIC, TOPIC_ID, {0: tuple(replicas)}, config)
 
-    def _start(self, number: int) -> None:
+    def start(self, number: int) -> None:
+        """Starts a broker, unless it runs: somebody gave it a new disk meanwhile."""
+        before = self.brokers.get(number)
+        if before is not None and not before.life.is_dead:
+            return
         broker = SimBroker(
-            number, self.folder / str(number), self.clock, self.network, self.zookeeper, SETTINGS
+            number, self.folder_of(number), self.clock, self.network, self.zookeeper, self.disks, SETTINGS
         )
         self.brokers[number] = broker
         broker.start()
@@ -124,152 +170,37 @@ class World:
     def note(self, text: str) -> None:
         self.trace.append(f"{self.clock.now_ms:9.1f} ms  {text}")
 
-    # --- faults ---
+    # --- what faults do ---
 
-    def _next_fault(self) -> None:
-        draw = self.clock.draw
-        kinds = [
-            self._crash,
-            self._crash,
-            self._stop,
-            self._cut,
-            self._cut_zookeeper,
-            self._fail_disk,
-            self._slow_disk,
-            self._slow_network,
-            self._silence_zookeeper,
-            self._crash_all,
-        ]
-        for _ in range(1 if draw.random() < 0.7 else 3):
-            draw.choice(kinds)()
-        self.clock.after(draw.expovariate(1 / FAULT_GAP_MS), self._judge, self._next_fault)
+    def later(self, delay_ms: float, call: Callable[[], None]) -> None:
+        self.clock.after(delay_ms, self._judge, call)
 
-    def _inject(self, kind: str, what: str, heal: Callable[[], None], duration_ms: float) -> None:
-        if what in self._healing:
-            return
-        self.faults[kind] = self.faults.get(kind, 0) + 1
-        self.note(what)
+    def folder_of(self, number: int) -> Path:
+        return self.folder / str(number)
 
-        def healed() -> None:
-            if self._healing.pop(what, None) is not None:
-                self.note(f"healed: {what}")
-                heal()
+    def state(self) -> dict[str, Any]:
+        """What ZooKeeper holds of the partition."""
+        found: dict[str, Any] = json.loads(self.zookeeper.nodes[znodes.partition_state(TOPIC, 0)].data)
+        return found
 
-        self._healing[what] = healed
-        self.clock.after(duration_ms, self._judge, healed)
+    def high_watermark(self) -> int:
+        """The greatest that any broker knows."""
+        return max(broker.high_watermark(TOPIC) for broker in self.brokers.values())
 
-    def _heal_all(self) -> None:
-        for heal in list(self._healing.values()):
-            heal()
-        self.note("all is healed")
+    def reread(self) -> None:
+        """The reader begins again."""
+        if self.reader is not None:
+            self.reader.position = 0
 
-    def _pick(self) -> int:
-        """Any broker; more often the one that leads."""
-        node = self.zookeeper.nodes[znodes.partition_state(TOPIC, 0)]
-        leader = int(json.loads(node.data)["leader"])
-        if leader in self.brokers and self.clock.chance(0.5):
-            return leader
-        return self.clock.draw.randint(1, BROKERS)
+    def crash(self, broker: SimBroker, *, is_reset: bool) -> None:
+        broker.crash(is_reset=is_reset)
+        lost_bytes = self.disks.crash(broker.folder)
+        how = "crashes" if is_reset else "is gone with its host"
+        self.note(f"broker {broker.number} {how}, {lost_bytes} bytes were not durable")
 
-    def _crash(self, number: int | None = None) -> None:
-        number = self._pick() if number is None else number
-        broker = self.brokers[number]
-        if broker.life.is_dead:
-            return
-        broker.crash()
-        lost_bytes = self.disks.crash(broker.folder, self.clock.draw)
-        what = f"broker {number} is down"
-        self.note(f"broker {number} crashes, {lost_bytes} bytes were not durable")
-        self._inject("crash", what, lambda: self._start(number), self.clock.between(100, 6_000))
-
-    def _crash_all(self) -> None:
-        if self.clock.chance(0.5):
-            for number in list(self.brokers):
-                self._crash(number)
-
-    def _stop(self) -> None:
-        broker = self.brokers[self._pick()]
-        if broker.life.is_dead:
-            return
-        duration_ms = self.clock.between(200, 8_000)
-        broker.stop_for(duration_ms)
-        # Its kernel sends no heartbeat for it, either.
-        broker.session.disconnect()
-        self._inject(
-            "stop", f"broker {broker.number} is stopped", lambda: self._continue(broker), duration_ms
-        )
-
-    def _continue(self, broker: SimBroker) -> None:
-        broker.life.stopped_until_ms = 0.0
-        self._reconnect(broker)
-
-    def _reconnect(self, broker: SimBroker) -> None:
-        is_cut = f"broker {broker.number} is cut off from ZooKeeper" in self._healing
-        if not broker.life.is_dead and not is_cut and self.zookeeper.is_up:
-            broker.session.reconnect()
-
-    def _cut(self) -> None:
-        names = [str(number) for number in self.brokers]
-        source = self.clock.draw.choice([*names, "producer-1", "reader"])
-        target = self.clock.draw.choice([name for name in names if name != source])
-        pairs = {(source, target)} | ({(target, source)} if self.clock.chance(0.5) else set())
-        self.network.cuts |= pairs
-        way = "both ways" if len(pairs) > 1 else "one way"
-        what = f"{source} is cut off from {target}, {way}"
-        self._inject(
-            "cut", what, lambda: self.network.cuts.difference_update(pairs), self.clock.between(200, 8_000)
-        )
-
-    def _cut_zookeeper(self) -> None:
-        broker = self.brokers[self._pick()]
-        if broker.life.is_dead:
-            return
-        broker.session.disconnect()
-        number = broker.number
-        what = f"broker {number} is cut off from ZooKeeper"
-        self._inject(
-            "zookeeper-cut",
-            what,
-            lambda: self._reconnect(self.brokers[number]),
-            self.clock.between(200, 9_000),
-        )
-
-    def _silence_zookeeper(self) -> None:
-        if self.clock.chance(0.5):
-            return
-        self.zookeeper.is_up = False
-        for broker in self.brokers.values():
-            broker.session.disconnect()
-
-        def heal() -> None:
-            self.zookeeper.is_up = True
-            for broker in self.brokers.values():
-                if broker.life.stopped_until_ms <= self.clock.now_ms:
-                    self._reconnect(broker)
-
-        self._inject("zookeeper-silent", "ZooKeeper is silent", heal, self.clock.between(200, 5_000))
-
-    def _fail_disk(self) -> None:
-        number = self._pick()
-        folder = str(self.folder / str(number))
-        self.disks.failing.add(folder)
-        what = f"each fsync of broker {number} fails"
-        self._inject("fsync", what, lambda: self.disks.failing.discard(folder), self.clock.between(50, 2_000))
-
-    def _slow_disk(self) -> None:
-        broker = self.brokers[self._pick()]
-        broker.files.slow = self.clock.between(5, 60)
-        what = f"the disk of broker {broker.number} is slow"
-        self._inject(
-            "slow-disk", what, lambda: setattr(broker.files, "slow", 1.0), self.clock.between(200, 4_000)
-        )
-
-    def _slow_network(self) -> None:
-        self.network.slow = self.clock.between(5, 80)
-        what = "the network is slow"
-        self._inject(
-            "slow-network", what, lambda: setattr(self.network, "slow", 1.0), self.clock.between(200, 3_000)
-        )
+    def _watch(self) -> None:
+        self._watch_high_watermarks()
+        self._watch_sessions()
 
     def _watch_sessions(self) -> None:
         """Ends sessions of which ZooKeeper has heard nothing for their timeout."""
@@ -279,7 +210,22 @@ class World:
             elif self.clock.now_ms - session.silent_since_ms >= SESSION_MS:
                 self.note(f"the session of {session.name} expires")
                 self.zookeeper.expire(number)
-        self.clock.after(100.0, self._judge, self._watch_sessions)
+        self.later(100.0, self._watch)
+
+    def _watch_high_watermarks(self) -> None:
+        """While one broker leads in one epoch its high watermark never falls."""
+        for broker in self.brokers.values():
+            led = None if broker.life.is_dead else broker.state.partitions.get(TOPIC, 0)
+            if led is None:
+                continue
+            key, address = (broker.life, led.leader_epoch), led.visible_address
+            before = self._high_watermarks.get(key, 0)
+            if address < before:
+                self.problems.append(
+                    f"the high watermark of broker {broker.number} fell from {before} to {address} in epoch"
+                    f" {led.leader_epoch} ({self.clock.now_ms:.0f} ms)"
+                )
+            self._high_watermarks[key] = max(before, address)
 
     # --- the judgement ---
 
@@ -295,11 +241,25 @@ class World:
             f"not live {LIVE_MAX_MS:.0f} ms after all was healed: {'; '.join(self._late(since_ms))}"
         )
 
+    def _wait_until_in_sync(self) -> None:
+        """A replica that had no room, for example, may have left the in-sync set since all was live."""
+        until_ms = self.clock.now_ms + LIVE_MAX_MS
+        while self.clock.now_ms < until_ms:
+            ends = {broker.high_watermark(TOPIC) for broker in self.brokers.values()}
+            if len(ends) == 1 and len(self.state()["isr"]) == BROKERS:
+                return
+            self.clock.run_until(self.clock.now_ms + 200.0)
+        self.problems.append(f"not all in sync in the end: {self.state()}")
+
     def _late(self, since_ms: float) -> list[str]:
         late = [f"{each.name} got {each.last_answer}" for each in self.producers if each.last_ms <= since_ms]
         if self.reader is not None and self.reader.last_ms <= since_ms:
             late.append("the reader reads nothing new")
-        state = json.loads(self.zookeeper.nodes[znodes.partition_state(TOPIC, 0)].data)
+        if self.group is not None and self.group.confirmed_ms <= since_ms:
+            late.append("the group commits nothing new")
+        if self.mirror is not None and self.mirror.last_ms <= since_ms:
+            late.append(f"the mirror copies nothing new: {self.mirror.copy.problem}")
+        state = self.state()
         if len(state["isr"]) < BROKERS or state["leader"] < 0:
             late.append(f"the state is {state}")
         return late
@@ -308,52 +268,103 @@ class World:
         assert self.reader is not None
         for client in (*self.producers, self.reader):
             self.problems.extend(client.problems)
+        if self.group is not None:
+            self.problems.extend(self.group.problems)
         self.problems.extend(self._leaders())
-        high_watermark = max(broker.high_watermark(TOPIC) for broker in self.brokers.values())
+        high_watermark = self.high_watermark()
+        highest = max(self._high_watermarks.values(), default=0)
+        if high_watermark < highest and self._unclean_ms < 0:
+            self.problems.append(f"the high watermark was {highest}, and is {high_watermark} in the end")
+        if self.reader.damaged and not (self.faults.counts.get("rot") or self._unclean_ms >= 0):
+            self.problems.append(f"the reader got {self.reader.damaged} damaged batches, and no disk rotted")
         for broker in self.brokers.values():
-            broker.close(self.clock.draw)
+            broker.close()
         logs = {number: _content(self.folder / str(number) / f"{TOPIC}-0") for number in self.brokers}
+        self._judge_mirror(logs)
         for number, content in logs.items():
             self._judge_log(number, content[:high_watermark], high_watermark)
         if len({content[:high_watermark] for content in logs.values()}) > 1:
             self.problems.append(f"the replicas differ below the high watermark {high_watermark}")
 
+    def _judge_mirror(self, logs: Mapping[int, bytes]) -> None:
+        if self.mirror is None:
+            return
+        if self.mirror.halts and not self.faults.counts.get("rot"):
+            self.problems.append(f"the mirror halted: {self.mirror.halts[0]}")
+        copied = _content(self.folder / "mirror")
+        for number, content in logs.items():
+            if content[: len(copied)] != copied:
+                self.problems.append(
+                    f"broker {number}: the first {len(copied)} bytes are not what was mirrored"
+                )
+
     def _judge_log(self, number: int, content: bytes, high_watermark: int) -> None:
         assert self.reader is not None
         if len(content) < high_watermark:
             self.problems.append(f"broker {number} ends at {len(content)}, below {high_watermark}")
-        held: dict[tuple[int, int], list[int]] = {}
-        last: dict[int, int] = {}
+        held: dict[tuple[int, int, int], list[int]] = {}
+        last: dict[int, tuple[int, int]] = {}
         for at, header in hop(content):
-            held.setdefault((header.producer_id, header.base_sequence), []).append(at + header.size_bytes - 1)
-            if header.base_sequence <= last.get(header.producer_id, -1):
+            numbers = header.producer_epoch, header.base_sequence
+            held.setdefault((header.producer_id, *numbers), []).append(at + header.size_bytes - 1)
+            if numbers <= last.get(header.producer_id, (-1, -1)):
                 self.problems.append(
                     f"broker {number}: producer {header.producer_id} has sequence"
-                    f" {header.base_sequence} after {last[header.producer_id]}"
+                    f" {numbers} after {last[header.producer_id]}"
                 )
-            last[header.producer_id] = header.base_sequence
+            last[header.producer_id] = numbers
         for producer in self.producers:
             for each in producer.acknowledged:
-                offsets = held.get((each.producer, each.sequence), [])
-                if offsets != [each.offset]:
+                offsets = held.get((each.producer, each.epoch, each.sequence), [])
+                if offsets != [each.offset] and (offsets or self._is_promised(each)):
                     self.problems.append(
                         f"broker {number}: sequence {each.sequence} of producer {each.producer} was"
                         f" acknowledged at offset {each.offset} at {each.at_ms:.0f} ms; the log holds it"
                         f" at {offsets}"
                     )
         for address, batch in self.reader.seen.items():
+            if self._unclean_ms >= 0:
+                break
             if content[address : address + len(batch)] != batch:
                 self.problems.append(f"broker {number}: what the reader saw at address {address} is gone")
+
+    def _is_promised(self, each: Acknowledged) -> bool:
+        """Whether a batch must still be there. After an unclean election that is only what a leader of later
+        acknowledged; the one before it may go on for a while, and what it says then is lost, too.
+        """
+        if self._unclean_ms < 0:
+            return True
+        since_ms = each.at_ms - KNOWN_MS
+        return (
+            since_ms > self._unclean_ms
+            and all(
+                leader == each.broker
+                for at_ms, leader in self._leader_history
+                if since_ms <= at_ms <= each.at_ms
+            )
+            and self._leader_at(since_ms) == each.broker
+        )
+
+    def _leader_at(self, at_ms: float) -> int:
+        return next((leader for when_ms, leader in reversed(self._leader_history) if when_ms <= at_ms), -1)
 
     def _leaders(self) -> list[str]:
         """At most one leader an epoch, and each one out of the in-sync set, by all that was ever written."""
         found: list[str] = []
         leaders: dict[int, int] = {}
         path = znodes.partition_state(TOPIC, 0)
+        in_sync: list[int] = list(range(1, BROKERS + 1))
         for at_ms, written, data in self.zookeeper.history:
             if written != path or not data:
                 continue
             state = json.loads(data)
+            self._leader_history.append((at_ms, state["leader"]))
+            if state["leader"] >= 0 and state["leader"] not in in_sync:
+                self._unclean_ms = at_ms
+                self.faults.counts["unclean-election"] = self.faults.counts.get("unclean-election", 0) + 1
+                if not self._is_unclean:
+                    found.append(f"broker {state['leader']} leads and was not in sync ({at_ms:.0f} ms)")
+            in_sync = state["isr"]
             if state["leader"] >= 0:
                 known = leaders.setdefault(state["leader_epoch"], state["leader"])
                 if known != state["leader"]:
@@ -370,21 +381,11 @@ def _content(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in paths)
 
 
-def simulate(seed: int) -> Verdict:
+def simulate(seed: int, troubled_ms: float | None = None) -> Verdict:
     """Runs a world. An error of the product's own code is a problem of that world, too."""
-    world = World(seed)
+    world = World(seed, troubled_ms)
     try:
         return world.run()
-    except (
-        AssertionError,
-        CoordinationError,
-        OSError,
-        ValueError,
-        KeyError,
-        AttributeError,
-        TypeError,
-    ) as error:
-        import traceback
-
+    except Exception as error:
         world.problems.append(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
-        return Verdict(seed, world.problems, world.trace, world.clock.now_ms, 0, world.faults)
+        return Verdict(seed, world.problems, world.trace, world.clock.now_ms, 0, world.faults.counts)

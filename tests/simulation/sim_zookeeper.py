@@ -51,6 +51,7 @@ class ZooKeeper:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.is_up = True
+        self.slow_events = 1.0
         self.zxid = 0
         self.nodes: dict[str, _Znode] = {"": _Znode(b"", 0, 0, 0, 0)}
         self.sessions: dict[int, SimSession] = {}
@@ -131,12 +132,13 @@ class ZooKeeper:
             self._fire("children", path.rpartition("/")[0])
 
     def children(self, path: str) -> list[str]:
-        prefix = path + "/"
-        return [
-            each[len(prefix) :]
-            for each in self.nodes
-            if each.startswith(prefix) and "/" not in each[len(prefix) :]
-        ]
+        return children_of(self.nodes, path)
+
+
+def children_of(nodes: Iterable[str], path: str) -> list[str]:
+    prefix = path + "/"
+    start = len(prefix)
+    return [each[start:] for each in nodes if each.startswith(prefix) and "/" not in each[start:]]
 
 
 class _Pending:
@@ -150,9 +152,10 @@ class _Pending:
 
 
 class _LibraryTransaction:
-    def __init__(self, server: ZooKeeper, owner: int) -> None:
+    def __init__(self, server: ZooKeeper, session: SimSession) -> None:
         self._server = server
-        self._owner = owner
+        self._session = session
+        self._owner = session.number
         self._steps: list[tuple[str, str, bytes, int, int]] = []
 
     def create(self, path: str, data: bytes, *, ephemeral: bool) -> None:
@@ -168,6 +171,7 @@ class _LibraryTransaction:
         self._steps.append(("delete", path, b"", version, 0))
 
     def commit(self) -> list[Any]:
+        self._session.before_write()
         return self._server.write(self._steps)
 
 
@@ -183,25 +187,25 @@ class Library:
         return self._session.number, b""
 
     def _node(self, path: str) -> _Znode:
-        node = self._server.nodes.get(path)
+        node = self._session.nodes.get(path)
         if node is None:
             raise kz.NoNodeError()
         return node
 
     def get(self, path: str, watch: Fired | None = None) -> tuple[bytes, Any]:
         node = self._node(path)
-        self._server.watch("data", path, self._session, watch)
+        self._session.watch("data", path, watch)
         return node.data, node.stat
 
     def exists(self, path: str, watch: Fired | None = None) -> Any:
-        self._server.watch("data", path, self._session, watch)
-        node = self._server.nodes.get(path)
+        self._session.watch("data", path, watch)
+        node = self._session.nodes.get(path)
         return None if node is None else node.stat
 
     def get_children(self, path: str, watch: Fired | None = None) -> list[str]:
         self._node(path)
-        self._server.watch("children", path, self._session, watch)
-        return self._server.children(path)
+        self._session.watch("children", path, watch)
+        return children_of(self._session.nodes, path)
 
     def get_async(self, path: str, watch: Fired | None = None) -> _Pending:
         return _Pending(lambda: self.get(path, watch))
@@ -213,6 +217,7 @@ class Library:
         return _Pending(lambda: self.get_children(path))
 
     def _one(self, verb: str, path: str, data: bytes, version: int, owner: int) -> None:
+        self._session.before_write()
         (result,) = self._server.write([(verb, path, data, version, owner)])
         if isinstance(result, Exception):
             raise result
@@ -238,7 +243,7 @@ class Library:
                 self._one("create", ancestor, b"", -1, 0)
 
     def transaction(self) -> _LibraryTransaction:
-        return _LibraryTransaction(self._server, self._session.number)
+        return _LibraryTransaction(self._server, self._session)
 
 
 class _Callbacks:
@@ -298,18 +303,66 @@ class SimSession(ZooKeeperSession):
         self.is_connected = True
         self.silent_since_ms = clock.now_ms
         self._missed: list[Fired] = []
+        self._behind: dict[str, _Znode] | None = None
+        self._may_write = True
+        self._late: list[tuple[str, str, Fired]] = []
         self.number = server.open_session(self)
         self._client = Library(server, self)
         self._callbacks = _Callbacks(clock, life, self)  # type: ignore[assignment]
         self._state = SessionState.CONNECTED
         self._connected.set()
 
+    # --- a server that is behind the others ---
+
+    @property
+    def nodes(self) -> dict[str, _Znode]:
+        """What this session's server shows."""
+        return self._server.nodes if self._behind is None else self._behind
+
+    def fall_behind(self, *, may_write: bool) -> None:
+        """From now on its server shows what there is now. Who may write sees all up to the own write."""
+        if self._behind is None:
+            self._behind = dict(self._server.nodes)
+            self._may_write = may_write
+
+    def catch_up(self) -> None:
+        """Its server is like the others again, and tells what has changed."""
+        if self._behind is None:
+            return
+        before, self._behind = self._behind, None
+        late, self._late = self._late, []
+        now = self._server.nodes
+        for kind, path, fired in late:
+            if kind == "children":
+                is_same = children_of(before, path) == children_of(now, path)
+            else:
+                is_same = before.get(path) is now.get(path)
+            if is_same:
+                self._server.watch(kind, path, self, fired)
+            else:
+                self.event(fired)
+
+    def watch(self, kind: str, path: str, fired: Fired | None) -> None:
+        if self._behind is None:
+            self._server.watch(kind, path, self, fired)
+        elif fired is not None:
+            self._late.append((kind, path, fired))
+
+    def before_write(self) -> None:
+        if self._behind is not None and not self._may_write:
+            raise ZooKeeperUnavailableError(f"{self.name}: its server has no majority")
+        self.catch_up()
+
+    # --- events, loss and return ---
+
     def event(self, fired: Fired) -> None:
         """A watch fires at the server: the client hears of it late, or when it is connected again."""
-        delay_ms = self._clock.between(EVENT_MIN_MS, EVENT_MAX_MS)
+        delay_ms = self._clock.between(EVENT_MIN_MS, EVENT_MAX_MS) * self._server.slow_events
 
         def arrive() -> None:
-            if self.is_connected:
+            if self._behind is not None:
+                self._clock.after(EVENT_MAX_MS, self._life, arrive)  # it comes with what it tells of
+            elif self.is_connected:
                 fired(None)
             else:
                 self._missed.append(fired)
@@ -327,6 +380,7 @@ class SimSession(ZooKeeperSession):
             return
         self.is_connected = True
         self._connected.set()
+        self.catch_up()
         lost = self.number not in self._server.sessions
         self._state = SessionState.CONNECTED
         missed, self._missed = self._missed, []

@@ -1,7 +1,7 @@
 """Runs simulated worlds: a seed repeats its world exactly.
 
 make simulate SEEDS=1000 [FROM=1]      so many worlds; exit code 1 if a promise was broken in one
-make simulate SEED=7                   one world, with the trace of what happened
+make simulate SEED=7 [TROUBLED_MS=…]    one world, with the trace of what happened
 make simulate-mutants                  breaks the product on purpose, and looks for a world that shows it
 """
 
@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from typing import Final
 
-from simulation.mutants import MUTANTS
+from simulation.mutants import MUTANTS, RARE
 from simulation.sim_world import Verdict, simulate
 
 PROBLEMS_SHOWN_MAX: Final = 5
@@ -26,26 +26,29 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument(
+        "--troubled-ms", type=float, default=None, help="how long faults come; each world draws it otherwise"
+    )
     parser.add_argument("--mutants", nargs="*", choices=list(MUTANTS), default=None)
     chosen = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     if chosen.mutants is not None:
-        return find_mutants(chosen.mutants or list(MUTANTS), chosen.first)
+        return find_mutants(chosen.mutants or [name for name in MUTANTS if name not in RARE], chosen.first)
     if chosen.seed is not None:
-        verdict = simulate(chosen.seed)
+        verdict = simulate(chosen.seed, chosen.troubled_ms)
         print("\n".join(verdict.trace))
         show(verdict)
         return 1 if verdict.problems else 0
-    return run(chosen.first, chosen.seeds)
+    return run(chosen.first, chosen.seeds, chosen.troubled_ms)
 
 
-def run(first: int, count: int) -> int:
+def run(first: int, count: int, troubled_ms: float | None = None) -> int:
     """Runs worlds; prints those in which a promise was broken, and the sum of all."""
     began_s, simulated_ms, broken = time.process_time(), 0.0, 0
     faults: Counter[str] = Counter()
     acknowledged = 0
     for seed in range(first, first + count):
-        verdict = simulate(seed)
+        verdict = simulate(seed, troubled_ms)
         simulated_ms += verdict.simulated_ms
         acknowledged += verdict.acknowledged
         faults.update(verdict.faults)

@@ -1,14 +1,37 @@
-"""A few simulated worlds keep all promises, and a seed repeats its world."""
+"""Short simulated worlds keep all promises, a seed repeats its world, and a broken rule is found."""
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Final
+
+from simulation.mutants import MUTANTS
 from simulation.sim_world import simulate
+
+WORLDS: Final = 200
+TROUBLED_MS: Final = 3_500.0
+KINDS_MIN: Final = 14
+ACKNOWLEDGED_MIN: Final = 3_000
 
 
 def test_worlds_keep_their_promises() -> None:
-    broken = {seed: verdict.problems[:3] for seed in range(1, 6) if (verdict := simulate(seed)).problems}
-    assert not broken
+    faults: Counter[str] = Counter()
+    acknowledged = 0
+    broken: dict[int, list[str]] = {}
+    for seed in range(1, WORLDS + 1):
+        verdict = simulate(seed, TROUBLED_MS)
+        faults.update(verdict.faults)
+        acknowledged += verdict.acknowledged
+        if verdict.problems:
+            broken[seed] = verdict.problems[:3]
+    assert not broken, "`make simulate SEED=… TROUBLED_MS=3500` repeats a world"
+    assert len(faults) >= KINDS_MIN and acknowledged >= ACKNOWLEDGED_MIN, (faults, acknowledged)
 
 
 def test_a_seed_repeats_its_world() -> None:
     assert simulate(3) == simulate(3)
+
+
+def test_a_broken_rule_is_found() -> None:
+    with MUTANTS["consumers-see-what-is-written"]():
+        assert any(simulate(seed, TROUBLED_MS).problems for seed in range(1, 41))

@@ -122,6 +122,27 @@ func poll(c *kgo.Client, count int, commit bool) {
 	}
 }
 
+// Reads by a client of its own. The start is offset:N, time:MS, or last:N before the end.
+func read(bootstrap, topic string, count int, word string) {
+	kind, text, _ := strings.Cut(word, ":")
+	value, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		fail(err)
+	}
+	start := kgo.NewOffset()
+	switch kind {
+	case "offset":
+		start = start.At(value)
+	case "time":
+		start = start.AfterMilli(value)
+	case "last":
+		start = start.AtEnd().Relative(-value)
+	}
+	c := client(bootstrap, kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: start}}))
+	defer c.Close()
+	poll(c, count, false)
+}
+
 func main() {
 	args := os.Args[2:]
 	number := func(at int) int64 {
@@ -135,18 +156,10 @@ func main() {
 	case "produce":
 		produce(args[0], args[1], args[2], args[3], int(number(4)), time.Duration(number(5))*time.Millisecond)
 	case "read":
-		start := kgo.NewOffset()
-		switch args[2] {
-		case "offset":
-			start = start.At(number(3))
-		case "time":
-			start = start.AfterMilli(number(3))
-		case "last":
-			start = start.AtEnd().Relative(-number(3))
+		for _, word := range args[3:] {
+			read(args[0], args[1], int(number(2)), word)
+			fmt.Println("--")
 		}
-		c := client(args[0], kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{args[1]: {0: start}}))
-		defer c.Close()
-		poll(c, int(number(4)), false)
 	case "group":
 		c := client(args[0], kgo.MetadataMaxAge(time.Second), kgo.MetadataMinAge(100*time.Millisecond), kgo.ConsumerGroup(args[2]), kgo.ConsumeTopics(args[1]), kgo.DisableAutoCommit(),
 			kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))

@@ -1,10 +1,10 @@
 // kafkajs as one of the real clients of the tests: produces, reads from a place, reads as a group.
 //
 // Usage: node kafkajs.mjs produce BOOTSTRAP TOPIC CODEC FILE BATCH_BYTES LINGER_MS
-//        node kafkajs.mjs read BOOTSTRAP TOPIC offset|time|last VALUE COUNT
+//        node kafkajs.mjs read BOOTSTRAP TOPIC COUNT offset|time|last:VALUE …
 //        node kafkajs.mjs group BOOTSTRAP TOPIC GROUP COUNT
 // Records are lines: time, key and value in hex, "-" for null. It prints an offset per produced record, or the records
-// that it read, with their offsets.
+// that it read, with their offsets; each of several reads, by a consumer of its own, ends with a line "--".
 import { readFileSync, writeSync } from "node:fs";
 import kafkajs from "kafkajs";
 
@@ -65,7 +65,15 @@ async function consume(groupId, count, offset, commits) {
   if (offset !== null) consumer.seek({ topic, partition: 0, offset: String(offset) });
   while (committed < count && Date.now() - receivedAt < IDLE_MAX_MS) await sleep(20);
   await consumer.disconnect();
-  print(rows.slice(0, count));
+  return rows.slice(0, count);
+}
+
+async function read(count, ...starts) {
+  const one = async (start, index) => {
+    const offset = await find(...start.split(":"));
+    return [...(await consume(`read-${process.pid}-${index}`, Number(count), offset, false)), "--"];
+  };
+  for (const lines of await Promise.all(starts.map(one))) print(lines);
 }
 
 async function find(kind, value) {
@@ -79,5 +87,5 @@ async function find(kind, value) {
 }
 
 if (verb === "produce") await produce(rest[0], rest[1]);
-if (verb === "read") await consume(`read-${process.pid}`, Number(rest[2]), await find(rest[0], rest[1]), false);
-if (verb === "group") await consume(rest[0], Number(rest[1]), null, true);
+if (verb === "read") await read(...rest);
+if (verb === "group") print(await consume(rest[0], Number(rest[1]), null, true));
