@@ -1,6 +1,6 @@
 # headrace. `make demo` and `make test` install what they need, and nothing twice.
 #
-#   make demo                       the whole pipeline at work (ACCESS_LOG=file: its lines; DROP=7: lose seven events)
+#   make demo                       the whole pipeline at work (ACCESS_LOG=file: its lines; DROP=7: lose events; REPAIR=1: and repair it; KILL=1: kill a broker)
 #   make up / down / status         start the site, stop it, show each unit
 #   make check                      lint, and the tests that need Python alone: a minute and a half
 #   make test                       lint and every test, as CI (PYTEST="tests/broker -k front": only those)
@@ -12,7 +12,9 @@
 #   make fuzz                       hostile bytes at every socket and file, beside an honest client (MINUTES=60, SEED=, TARGETS=)
 #   make jepsen                     real faults: brokers killed, paused, cut off, without disk (FAULTS=100, SEED=, JSON=, KINDS="kill pause")
 #   make simulate                   simulated datacenters under seeded faults (SEEDS=100 FROM=1; SEED=7: one, with its trace); also simulate-mutants
+#   make drill                      failures planted, and the audit graded: exit code 1 unless nothing was missed or false (N=, COPIES=, SEED=, KINDS=, JSON=)
 #   make bench-terraform            provisioning the demo's deployment by Terraform, timed
+#   make bench-airflow              Airflow over PostgreSQL beside Airflow over SQLite: starts, memory, backfills
 #   make docs                       all pages as a site in .headrace/site, with the reference made from the code; man pages, too
 #   make terraform                  install the Terraform provider for `terraform init` (DIR=folder: for your HCL there, too)
 #   make clean                      stop the site and remove its data; `make distclean` also removes what was installed
@@ -49,7 +51,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: help demo test check lint image fuzz jepsen simulate simulate-mutants bench bench-smoke bench-page bench-hostile bench-load bench-terraform docs up down status clean distclean requirements setup airflow terraform \
+.PHONY: help demo test check lint image fuzz jepsen simulate simulate-mutants drill bench bench-smoke bench-page bench-hostile bench-load bench-terraform bench-airflow docs up down status clean distclean requirements setup airflow terraform \
 	java jars debian haproxy postgresql
 
 help:
@@ -63,7 +65,7 @@ TOGETHER := @$(MAKE) -s -j2
 
 demo:
 	$(TOGETHER) setup airflow jars postgresql $(TERRAFORM)
-	@$(BIN)/headrace demo $(if $(ACCESS_LOG),--access-log "$(ACCESS_LOG)") $(if $(DROP),--drop "$(DROP)")
+	@$(BIN)/headrace demo $(if $(ACCESS_LOG),--access-log "$(ACCESS_LOG)") $(if $(DROP),--drop "$(DROP)") $(if $(KILL),--kill) $(if $(REPAIR),--repair)
 
 up: postgresql
 up status:
@@ -98,10 +100,15 @@ jepsen: setup java
 		$(if $(KINDS),--kinds $(KINDS)) $(if $(PAUSE),--pause-max $(PAUSE)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(if $(LOOPBACK),--loopback)
 
 simulate: setup
-	@PYTHONHASHSEED=0 PYTHONPATH=tests $(BIN)/python -m simulation.simulate $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100) --first $(or $(FROM),1))
+	@PYTHONHASHSEED=0 PYTHONPATH=tests $(BIN)/python -m simulation.simulate $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100) --first $(or $(FROM),1)) $(if $(TROUBLED_MS),--troubled-ms $(TROUBLED_MS))
 
 simulate-mutants: setup
 	@PYTHONHASHSEED=0 PYTHONPATH=tests $(BIN)/python -m simulation.simulate --mutants
+
+# WITHOUT=marks turns a check of the audit off: the drill must then fail.
+drill: setup java
+	@PYTHONHASHSEED=0 PYTHONPATH=tests $(BIN)/python -m drill.drill --plants $(or $(N),10000) --copies $(or $(COPIES),6) $(if $(SEED),--seed $(SEED)) \
+		$(if $(KINDS),--kinds "$(KINDS)") $(if $(JSON),--json "$(JSON)") $(if $(WITHOUT),--without $(WITHOUT))
 
 image: setup java
 	@$(call from_debian,mmdebstrap,which makes the root of the container image,there can be no image)
@@ -127,6 +134,9 @@ bench-load: setup jars
 
 bench-terraform: setup airflow jars terraform
 	@$(BIN)/python bench/provision.py
+
+bench-airflow: setup airflow postgresql
+	@$(BIN)/python bench/airflow_database.py
 
 # The pages of docs/, README and the reference of the code go through a folder of their own: nothing generated is in docs/.
 docs: setup $(DOCS_VENV)/.installed
