@@ -79,7 +79,8 @@ test:
 	$(TOGETHER) setup airflow $(TERRAFORM) jars debian lint $(DOCS_VENV)/.installed
 	@if $(BIN)/python containers/container_image.py --engine; then \
 		$(MAKE) -s image || echo "without an image the tests in containers are skipped"; fi
-	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder $(PYTEST)
+	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder --cache-clear $(PYTEST) \
+		|| { [ $$? -eq 1 ] && $(BIN)/python tests/second_run.py; }
 
 # Without Java, so that a heavy test that tests/needs.py does not know fails.
 check: lint
