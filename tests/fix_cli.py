@@ -11,6 +11,7 @@ import yaml
 
 from fix_site import RunningSite
 from headrace.cli import main as cli
+from headrace.process.text import has_control
 
 HEADERS: Final = ("context ", "no context, ")
 
@@ -57,6 +58,8 @@ def command_runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
         with pytest.raises(SystemExit) as ended:
             cli.main()
         captured = capsys.readouterr()
+        assert "Traceback" not in captured.out + captured.err
+        assert not any(has_control(char) for char in captured.out + captured.err if char not in "\t\n")
         # The line that says on which installation the command works: tests/cli/test_contexts.py has it.
         lines = captured.err.splitlines(keepends=True)
         errors = "".join(line for line in lines if not line.startswith(HEADERS))

@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import kafka
 import pytest
 
 from fix_broker import BrokerCluster, StartCluster
+from fix_cli import Headrace, command_runner
 from headrace.cli import cluster as cli_cluster
 from headrace.cli import group_state
-from headrace.cli import main as cli
 from headrace.cli.errors import ExitCode
 from headrace.client import Admin, ConsumerGroup, Producer
 from headrace.client.group_admin import GroupAdmin
-from headrace.process.text import has_control
 from headrace.site.context import ContextDatacenter
 
 WAIT_MAX_S = 60.0
 RECORDS = 40
 DAY_MS = 86_400_000
-
-
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Run = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
@@ -62,23 +46,13 @@ def datacenter_of(brokers: BrokerCluster, zookeeper: str) -> ContextDatacenter:
 @pytest.fixture
 def headrace(
     brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Run:
+) -> Headrace:
     """Runs commands in this process, on these brokers as the datacenter's."""
     datacenter = datacenter_of(brokers, brokers.zookeeper.hosts)
     for module in (cli_cluster, group_state):
         monkeypatch.setattr(module, "datacenter", lambda _: datacenter)
 
-    def run(*words: object) -> Result:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["headrace", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        output = capsys.readouterr()
-        assert "Traceback" not in output.out + output.err
-        assert not any(has_control(char) for char in output.out + output.err if char not in "\t\n")
-        return Result(int(ended.value.code or 0), output.out, output.err)
-
-    return run
+    return command_runner(monkeypatch, capsys)
 
 
 @pytest.fixture
@@ -161,13 +135,13 @@ def member_of(kind: str) -> Callable[[BrokerCluster, str, str], Any]:
     return {"kafka": kafka_member, "zookeeper": zookeeper_member}[kind]
 
 
-def row_of(headrace: Run, group: str) -> dict[str, Any]:
+def row_of(headrace: Headrace, group: str) -> dict[str, Any]:
     (row,) = [row for row in headrace("groups", "list", "--json").json if row["group"] == group]
     return dict(row)
 
 
 def test_a_running_group_is_shown_and_neither_reset_nor_deleted(
-    headrace: Run, brokers: BrokerCluster, topic: str, kind: str
+    headrace: Headrace, brokers: BrokerCluster, topic: str, kind: str
 ) -> None:
     group = f"g-{uuid.uuid4().hex[:8]}"
     with member_of(kind)(brokers, topic, group):
@@ -186,10 +160,10 @@ def test_a_running_group_is_shown_and_neither_reset_nor_deleted(
         before = {each["partition"]: each["offset"] for each in described["partitions"]}
         for words in (("reset", group, "--to", "earliest"), ("delete", group, "--yes")):
             refused = headrace("groups", *words)
-            assert refused.code == ExitCode.NEGATIVE
+            assert refused.exit_code == ExitCode.NEGATIVE
             assert f"group {group} has 1 live member (" in refused.err and "stop them first" in refused.err
         dry = headrace("groups", "reset", group, "--to", "earliest", "--dry-run")
-        assert dry.code == ExitCode.NEGATIVE and "→" in dry.out and "live member" in dry.err
+        assert dry.exit_code == ExitCode.NEGATIVE and "→" in dry.out and "live member" in dry.err
         described = headrace("groups", "describe", group, "--json").json
         assert {each["partition"]: each["offset"] for each in described["partitions"]} == before
     row = row_of(headrace, group)
@@ -197,7 +171,7 @@ def test_a_running_group_is_shown_and_neither_reset_nor_deleted(
 
 
 def test_a_stopped_group_is_reset_by_every_target_and_deleted(
-    headrace: Run, brokers: BrokerCluster, topic: str, kind: str
+    headrace: Headrace, brokers: BrokerCluster, topic: str, kind: str
 ) -> None:
     group = f"g-{uuid.uuid4().hex[:8]}"
     with member_of(kind)(brokers, topic, group):
@@ -212,9 +186,9 @@ def test_a_stopped_group_is_reset_by_every_target_and_deleted(
     def reset(*words: object) -> dict[int, tuple[int, int]]:
         before = stored()
         dry = headrace("groups", "reset", group, *words, "--dry-run", "--json")
-        assert dry.code == 0 and dry.json["changed"] is False and stored() == before
+        assert dry.exit_code == 0 and dry.json["changed"] is False and stored() == before
         done = headrace("groups", "reset", group, *words, "--json")
-        assert done.code == 0 and done.json["changed"] is True, done.err
+        assert done.exit_code == 0 and done.json["changed"] is True, done.err
         assert done.json["partitions"] == dry.json["partitions"]
         changes = {row["partition"]: (row["before"], row["after"]) for row in done.json["partitions"]}
         assert stored() == before | {number: after for number, (_, after) in changes.items()}
@@ -239,14 +213,14 @@ def test_a_stopped_group_is_reset_by_every_target_and_deleted(
         3: (0, ends[3]),
     }
     outside = headrace("groups", "reset", group, "--to-offset", ends[0] + 1, "-t", topic, "-p", 0)
-    assert outside.code == ExitCode.USAGE and "goes from 0 to" in outside.err
+    assert outside.exit_code == ExitCode.USAGE and "goes from 0 to" in outside.err
     assert headrace("groups", "delete", group, "--yes").out == f"deleted group {group}\n"
     assert group not in {row["group"] for row in headrace("groups", "list", "--json").json}
     gone = headrace("groups", "delete", group, "--yes")
-    assert gone.code == ExitCode.NEGATIVE and "there is no group" in gone.err
+    assert gone.exit_code == ExitCode.NEGATIVE and "there is no group" in gone.err
 
 
-def test_both_kinds_under_one_name_are_told(headrace: Run, brokers: BrokerCluster, topic: str) -> None:
+def test_both_kinds_under_one_name_are_told(headrace: Headrace, brokers: BrokerCluster, topic: str) -> None:
     group = f"g-{uuid.uuid4().hex[:8]}"
     with kafka_member(brokers, topic, group):
         with GroupAdmin(brokers.bootstrap) as admin:
@@ -261,14 +235,14 @@ def test_both_kinds_under_one_name_are_told(headrace: Run, brokers: BrokerCluste
 
 
 def test_without_zookeeper_the_brokers_tell_what_they_know(
-    headrace: Run, brokers: BrokerCluster, topic: str
+    headrace: Headrace, brokers: BrokerCluster, topic: str
 ) -> None:
     running, stored = (f"g-{uuid.uuid4().hex[:8]}" for _ in range(2))
     here = ("-b", brokers.bootstrap)
-    assert headrace("groups", "reset", stored, "--topic", topic, "--to", "earliest").code == 0
+    assert headrace("groups", "reset", stored, "--topic", topic, "--to", "earliest").exit_code == 0
     with kafka_member(brokers, topic, running):
         listed = headrace("groups", "list", *here, "--json")
-        assert listed.code == 0 and "coordinate through ZooKeeper cannot be seen" in listed.err
+        assert listed.exit_code == 0 and "coordinate through ZooKeeper cannot be seen" in listed.err
         rows = {row["group"]: row for row in listed.json}
         assert rows[running] | {"group": ""} == {
             "group": "",
@@ -286,20 +260,20 @@ def test_without_zookeeper_the_brokers_tell_what_they_know(
         }
         described = headrace("groups", "describe", running, *here, "--json").json
         assert [each["lag_bytes"] for each in described["partitions"]] == [0] * 4
-        assert headrace("groups", "reset", running, *here, "--to", "earliest").code == ExitCode.NEGATIVE
+        assert headrace("groups", "reset", running, *here, "--to", "earliest").exit_code == ExitCode.NEGATIVE
     refused = headrace("groups", "reset", stored, *here, "--to", "latest")
-    assert refused.code == ExitCode.NEGATIVE and "--yes if none of its members runs" in refused.err
-    assert headrace("groups", "reset", stored, *here, "--to", "latest", "--yes").code == ExitCode.DONE
+    assert refused.exit_code == ExitCode.NEGATIVE and "--yes if none of its members runs" in refused.err
+    assert headrace("groups", "reset", stored, *here, "--to", "latest", "--yes").exit_code == ExitCode.DONE
     rows = headrace("groups", "describe", stored, *here, "--json").json["partitions"]
     assert [row["lag_bytes"] for row in rows] == [0] * 4
     wrong = headrace("groups", "reset", stored, *here, "--topic", topic[:-1], "--to", "latest", "--yes")
-    assert wrong.code == ExitCode.NEGATIVE and f"did you mean {topic!r}?" in wrong.err
+    assert wrong.exit_code == ExitCode.NEGATIVE and f"did you mean {topic!r}?" in wrong.err
     wrong = headrace("groups", "describe", stored[:-1], *here)
-    assert wrong.code == ExitCode.NEGATIVE and f"did you mean {stored!r}?" in wrong.err
-    assert headrace("groups", "delete", stored, *here, "--yes").code == ExitCode.DONE
+    assert wrong.exit_code == ExitCode.NEGATIVE and f"did you mean {stored!r}?" in wrong.err
+    assert headrace("groups", "delete", stored, *here, "--yes").exit_code == ExitCode.DONE
 
 
-def test_any_name_of_a_group_is_shown_escaped(headrace: Run, topic: str) -> None:
+def test_any_name_of_a_group_is_shown_escaped(headrace: Headrace, topic: str) -> None:
     group = f"g\x1b[31m[red]{uuid.uuid4().hex[:8]}"
     shown = group.replace("\x1b", "\\x1b")
     assert shown in headrace("groups", "reset", group, "--topic", topic, "--to", "earliest").out
@@ -310,11 +284,11 @@ def test_any_name_of_a_group_is_shown_escaped(headrace: Run, topic: str) -> None
 
 
 def test_a_hung_coordinator_is_named_and_its_groups_are_not_touched(
-    headrace: Run, brokers: BrokerCluster, topic: str
+    headrace: Headrace, brokers: BrokerCluster, topic: str
 ) -> None:
     groups = [f"g-{uuid.uuid4().hex[:8]}" for _ in range(6)]
     for group in groups:
-        assert headrace("groups", "reset", group, "--topic", topic, "--to", "earliest").code == 0
+        assert headrace("groups", "reset", group, "--topic", topic, "--to", "earliest").exit_code == 0
     coordinators = {
         group: headrace("groups", "describe", group, "--json").json["coordinator"] for group in groups
     }
@@ -324,30 +298,33 @@ def test_a_hung_coordinator_is_named_and_its_groups_are_not_touched(
     broker.send_signal(signal.SIGSTOP)
     try:
         listed = headrace("groups", "list", "--json")
-        assert listed.code == ExitCode.UNREACHABLE and silence in listed.err
+        assert listed.exit_code == ExitCode.UNREACHABLE and silence in listed.err
         rows = {row["group"]: row for row in listed.json}
         assert set(groups) <= set(rows)
         for group in groups:
             state = "Unknown" if coordinators[group] == hung else "Empty"
             assert (rows[group]["state"], rows[group]["topics"]) == (state, [topic])
         described = headrace("groups", "describe", groups[0], "--json")
-        assert described.code == ExitCode.UNREACHABLE and silence in described.err
+        assert described.exit_code == ExitCode.UNREACHABLE and silence in described.err
         assert described.json["members"] is None
         assert {row["offset"] for row in described.json["partitions"]} == {0}
         problems = [row["problem"] for row in described.json["partitions"]]
         assert problems.count(silence) == 2 and problems.count(None) == 2
         refused = headrace("groups", "reset", groups[0], "--to", "latest")
-        assert refused.code == ExitCode.UNREACHABLE and silence in refused.err
+        assert refused.exit_code == ExitCode.UNREACHABLE and silence in refused.err
         refused = headrace("groups", "delete", groups[0], "--yes")
-        assert refused.code == ExitCode.UNREACHABLE and f"broker {hung}, which coordinates it" in refused.err
+        assert (
+            refused.exit_code == ExitCode.UNREACHABLE
+            and f"broker {hung}, which coordinates it" in refused.err
+        )
         topics = headrace("topics", "describe", topic)
-        assert topics.code == ExitCode.UNREACHABLE and silence in topics.out
+        assert topics.exit_code == ExitCode.UNREACHABLE and silence in topics.out
     finally:
         broker.send_signal(signal.SIGCONT)
 
 
 def test_a_stopped_site_is_one_line(
-    headrace: Run, monkeypatch: pytest.MonkeyPatch, brokers: BrokerCluster
+    headrace: Headrace, monkeypatch: pytest.MonkeyPatch, brokers: BrokerCluster
 ) -> None:
     nothing = ContextDatacenter(
         name="east",
@@ -359,11 +336,11 @@ def test_a_stopped_site_is_one_line(
         monkeypatch.setattr(module, "datacenter", lambda _: nothing)
     for words in (("list",), ("describe", "g"), ("delete", "g", "-y"), ("reset", "g", "--to", "latest")):
         result = headrace("groups", *words)
-        assert result.code == ExitCode.UNREACHABLE
+        assert result.exit_code == ExitCode.UNREACHABLE
         assert len(result.err.splitlines()) == 1 and "127.106.3.1:1" in result.err, result.err
     without = datacenter_of(brokers, "127.106.3.1:1")
     for module in (cli_cluster, group_state):
         monkeypatch.setattr(module, "datacenter", lambda _: without)
     result = headrace("groups", "list")
-    assert result.code == ExitCode.UNREACHABLE
+    assert result.exit_code == ExitCode.UNREACHABLE
     assert "only ZooKeeper knows are missing" in result.err

@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from headrace.cli import main as cli
+from fix_cli import Headrace, Result, command_runner
 from headrace.cli.errors import ExitCode
 from headrace.registry.client import SchemaRegistryClient
-
-
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Run = Callable[..., Result]
 
 
 def schema(*fields: dict[str, Any]) -> dict[str, Any]:
@@ -40,18 +26,15 @@ V1, V2 = schema(PATH, STATUS), schema(PATH, {**STATUS, "type": "long"}, REFERRER
 
 
 @pytest.fixture
-def headrace(registry_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def headrace(
+    registry_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Headrace:
     """Runs `headrace schemas …` in this process, with the test's registry."""
 
+    runner = command_runner(monkeypatch, capsys)
+
     def run(command: str, *words: object) -> Result:
-        capsys.readouterr()
-        line = ["headrace", "schemas", command, *map(str, words), "--registry", registry_url]
-        monkeypatch.setattr(sys, "argv", line)
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        output = capsys.readouterr()
-        assert "Traceback" not in output.out + output.err
-        return Result(int(ended.value.code or 0), output.out, output.err)
+        return runner("schemas", command, *words, "--registry", registry_url)
 
     return run
 
@@ -76,7 +59,7 @@ def avsc(tmp_path: Path) -> Callable[[object], Path]:
     return write
 
 
-def test_two_versions_are_compared_by_field(headrace: Run, subject: str) -> None:
+def test_two_versions_are_compared_by_field(headrace: Headrace, subject: str) -> None:
     for words in ((), (1,), (1, 2), ("1", "latest")):
         found = headrace("diff", subject, *words, "--json").json
         assert (found["old"]["version"], found["new"]["version"]) == (1, 2), words
@@ -99,14 +82,14 @@ def test_two_versions_are_compared_by_field(headrace: Run, subject: str) -> None
         "BACKWARD",
     )
     shown = headrace("diff", subject, 2, 1)
-    assert shown.code == ExitCode.DONE
+    assert shown.exit_code == ExitCode.DONE
     assert "version 2 → version 1" in shown.out
     assert "new readers of old records" in shown.out
     assert "readers with version 1 cannot read records of version 2" in shown.out
 
 
 def test_a_file_is_compared_with_the_newest_version(
-    headrace: Run, subject: str, avsc: Callable[[object], Path]
+    headrace: Headrace, subject: str, avsc: Callable[[object], Path]
 ) -> None:
     file = avsc(schema(PATH))
     found = headrace("diff", subject, file, "--json").json
@@ -119,25 +102,27 @@ def test_a_file_is_compared_with_the_newest_version(
     assert "version 2 → new.avsc" in headrace("diff", subject, file).out
     assert "no difference" in headrace("diff", subject, avsc(V2)).out
     wrong = headrace("diff", subject, avsc({"type": "record"}))
-    assert wrong.code == ExitCode.USAGE and "new.avsc is not an Avro schema: " in wrong.err
+    assert wrong.exit_code == ExitCode.USAGE and "new.avsc is not an Avro schema: " in wrong.err
     missing = headrace("diff", subject, "no.avsc")
-    assert missing.code == ExitCode.USAGE and "no.avsc cannot be read" in missing.err
+    assert missing.exit_code == ExitCode.USAGE and "no.avsc cannot be read" in missing.err
 
 
-def test_one_version_has_nothing_to_be_compared_with(headrace: Run, avsc: Callable[[object], Path]) -> None:
+def test_one_version_has_nothing_to_be_compared_with(
+    headrace: Headrace, avsc: Callable[[object], Path]
+) -> None:
     name = f"one-{uuid.uuid4().hex[:8]}-value"
     first = headrace("register", name, avsc(V1), "--json").json
     again = headrace("register", name, avsc(V1), "--json").json
     assert (first["registered"], again["registered"]) == (True, False)
     assert {**first, "registered": False} == again
     alone = headrace("diff", name)
-    assert alone.code == ExitCode.NEGATIVE and "has one version only" in alone.err
+    assert alone.exit_code == ExitCode.NEGATIVE and "has one version only" in alone.err
     assert headrace("diff", name, 7).err.startswith("error: Version 7 not found")
 
 
-def test_a_subject_is_deleted_in_two_steps(headrace: Run, subject: str) -> None:
+def test_a_subject_is_deleted_in_two_steps(headrace: Headrace, subject: str) -> None:
     early = headrace("delete", subject, "--permanent", "--yes")
-    assert early.code == ExitCode.NEGATIVE
+    assert early.exit_code == ExitCode.NEGATIVE
     assert f"error: {subject} is not deleted yet" in early.err
     first = headrace("delete", subject, "--yes", "--json").json
     assert first == {"subject": subject, "versions": [1, 2], "permanent": False, "deleted": True}
@@ -145,26 +130,26 @@ def test_a_subject_is_deleted_in_two_steps(headrace: Run, subject: str) -> None:
     assert {"subject": subject, "versions": 2} in headrace("list", "--deleted", "--json").json
     assert [row["version"] for row in headrace("list", subject, "--deleted", "--json").json] == [1, 2]
     again = headrace("delete", subject, "--yes")
-    assert again.code == ExitCode.NEGATIVE and "--permanent removes it for good" in again.err
+    assert again.exit_code == ExitCode.NEGATIVE and "--permanent removes it for good" in again.err
     assert headrace("delete", subject, "--permanent", "--yes").out.startswith("deleted versions 1, 2 of ")
     assert "no version is deleted" in headrace("list", "--deleted").out
 
 
-def test_a_version_is_deleted_alone(headrace: Run, subject: str) -> None:
+def test_a_version_is_deleted_alone(headrace: Headrace, subject: str) -> None:
     assert headrace("delete", subject, "--version", "latest", "--yes", "--json").json["versions"] == [2]
     assert [row["version"] for row in headrace("list", subject, "--json").json] == [1]
-    assert headrace("delete", subject, "--version", 2, "--permanent", "--yes").code == ExitCode.DONE
-    assert headrace("delete", subject, "--version", 9, "--yes").code == ExitCode.NEGATIVE
+    assert headrace("delete", subject, "--version", 2, "--permanent", "--yes").exit_code == ExitCode.DONE
+    assert headrace("delete", subject, "--version", 9, "--yes").exit_code == ExitCode.NEGATIVE
 
 
-def test_a_deletion_asks(headrace: Run, subject: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deletion_asks(headrace: Headrace, subject: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
     refused = headrace("delete", subject)
-    assert refused.code == ExitCode.NEGATIVE and "you did not confirm" in refused.err
+    assert refused.exit_code == ExitCode.NEGATIVE and "you did not confirm" in refused.err
     assert headrace("list", subject, "--json").json
 
 
-def test_levels_are_shown_and_set(headrace: Run, subject: str) -> None:
+def test_levels_are_shown_and_set(headrace: Headrace, subject: str) -> None:
     show = ("compatibility", subject, "--json")
     assert headrace(*show).json == {
         "subject": subject,
@@ -180,11 +165,11 @@ def test_levels_are_shown_and_set(headrace: Run, subject: str) -> None:
     assert headrace(*show).json["level"] == "FULL", "its own level stays"
     assert "NONE (the global level)" in headrace("compatibility", subject, "--unset").out
     for words in (("--set", "SIDEWAYS"), ("--unset",), (subject, "--set", "FULL", "--unset")):
-        assert headrace("compatibility", *words).code == ExitCode.USAGE, words
+        assert headrace("compatibility", *words).exit_code == ExitCode.USAGE, words
 
 
-def test_an_unknown_subject_is_nearly_known(headrace: Run, subject: str) -> None:
+def test_an_unknown_subject_is_nearly_known(headrace: Headrace, subject: str) -> None:
     for words in (("show",), ("diff",), ("list",), ("delete", "--yes")):
         wrong = headrace(words[0], subject.replace("view", "veiw"), *words[1:])
-        assert wrong.code == ExitCode.NEGATIVE
+        assert wrong.exit_code == ExitCode.NEGATIVE
         assert f"did you mean {subject!r}? `headrace schemas list` lists what there is" in wrong.err, words

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 import uuid
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
 
 from fix_broker import BrokerCluster
+from fix_cli import Headrace, Result, command_runner
 from headrace.cli import cluster as cli_cluster
 from headrace.cli import consume as cli_consume
-from headrace.cli import main as cli
 from headrace.cli import produce as cli_produce
 from headrace.cli.errors import ExitCode
 from headrace.client import Admin
@@ -26,14 +23,8 @@ VIEW = {"remote_host": "192.0.2.7", "method": "GET", "path": "/", "status": 200}
 NOON_MS = 1_431_864_000_000
 
 
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
 class World(NamedTuple):
-    run: Callable[..., Result]
+    run: Headrace
     topic: str
     registry_url: str
     bootstrap: str
@@ -65,19 +56,10 @@ def world(
     for module in (cli_cluster, cli_consume, cli_produce):
         monkeypatch.setattr(module, "datacenter", lambda _: datacenter)
 
-    def run(*words: object, stdin: bytes = b"") -> Result:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["headrace", *map(str, words)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        output = capsys.readouterr()
-        return Result(int(ended.value.code or 0), output.out, output.err)
-
     topic = f"view-{uuid.uuid4().hex[:8]}"
     with Admin(one_broker.bootstrap) as admin:
         admin.create_topic(topic, 2)
-    return World(run, topic, registry_url, one_broker.bootstrap)
+    return World(command_runner(monkeypatch, capsys), topic, registry_url, one_broker.bootstrap)
 
 
 def register(world: World, schema: str) -> None:
@@ -88,7 +70,7 @@ def register(world: World, schema: str) -> None:
 def test_lines_become_events_with_a_header(world: World) -> None:
     register(world, read_schema("page-view.avsc"))
     result = world.produce(VIEW, {**VIEW, "header": {"time": NOON_MS}, "status": 404})
-    assert (result.code, f"published 2 records to {world.topic}" in result.out) == (0, True), result.err
+    assert (result.exit_code, f"published 2 records to {world.topic}" in result.out) == (0, True), result.err
     records = sorted(world.records(), key=lambda record: record["value"]["status"])
     assert [record["value"]["status"] for record in records] == [200, 404]
     assert {record["value"]["header"]["service"] for record in records} == {"headrace-produce"}
@@ -117,7 +99,7 @@ def test_a_wrong_line_is_named_and_those_before_it_are_published(
 ) -> None:
     register(world, read_schema("page-view.avsc"))
     result = world.produce(VIEW, VIEW, line, VIEW)
-    assert result.code == ExitCode.USAGE
+    assert result.exit_code == ExitCode.USAGE
     assert result.err.startswith("error: line 3: ") and problem in result.err, result.err
     assert "; 2 lines before it are published" in result.err
     assert len(world.records()) == 2
@@ -126,14 +108,14 @@ def test_a_wrong_line_is_named_and_those_before_it_are_published(
 def test_empty_lines_are_passed_over_and_counted(world: World) -> None:
     register(world, read_schema("page-view.avsc"))
     result = world.produce(VIEW, b"", b"  ", b"{")
-    assert result.code == ExitCode.USAGE
+    assert result.exit_code == ExitCode.USAGE
     assert "line 4: not JSON" in result.err and "1 line before" in result.err
 
 
 def test_old_events_are_published_if_that_is_allowed(world: World) -> None:
     register(world, read_schema("page-view.avsc"))
     old = {**VIEW, "header": {"time": 86_400_000}}
-    assert world.produce(old, options=("--allow-before-1990",)).code == 0
+    assert world.produce(old, options=("--allow-before-1990",)).exit_code == 0
     assert [record["timestamp_ms"] for record in world.records()] == [86_400_000]
 
 
@@ -168,30 +150,32 @@ ORDER = {
 def test_what_is_consumed_as_json_can_be_published_again(world: World) -> None:
     """Nested records, decimals, microseconds, bytes and control bytes."""
     register(world, json.dumps(NESTED))
-    assert world.produce(ORDER, {**ORDER, "at": "2015-05-17T12:00:00.000007Z", "price": 12.3}).code == 0
+    assert world.produce(ORDER, {**ORDER, "at": "2015-05-17T12:00:00.000007Z", "price": 12.3}).exit_code == 0
     values = [record["value"] for record in world.records()]
     assert values == [ORDER, ORDER]
-    assert world.produce(*values, options=("-k", "again")).code == 0
+    assert world.produce(*values, options=("-k", "again")).exit_code == 0
     assert [record["value"] for record in world.records() if record["key"] == "again"] == values
     shown = world.run("consume", world.topic, "--from", "beginning", "--to-end").out
     assert "\x1b" not in shown and "\x00" not in shown
     wrong = world.produce(ORDER, {**ORDER, "items": [{"dya": 1}]})
-    assert wrong.code == ExitCode.USAGE
+    assert wrong.exit_code == ExitCode.USAGE
     assert "line 2: field items[0].dya is not in the schema; did you mean day?" in wrong.err
 
 
 def test_a_schema_without_a_header_is_only_serialized(world: World) -> None:
     register(world, json.dumps({"type": "record", "name": "N", "fields": [{"name": "n", "type": "int"}]}))
     result = world.produce(b'a={"n": 1}', b'b={"n": 2}', options=("-K", "="))
-    assert result.code == 0, result.err
+    assert result.exit_code == 0, result.err
     assert {record["key"]: record["value"] for record in world.records()} == {"a": {"n": 1}, "b": {"n": 2}}
     result = world.produce({"n": "x"})
-    assert result.code == ExitCode.USAGE and "line 1: " in result.err and "0 lines before it" in result.err
+    assert (
+        result.exit_code == ExitCode.USAGE and "line 1: " in result.err and "0 lines before it" in result.err
+    )
 
 
 def test_a_topic_without_a_schema_says_how_to_register_one(world: World) -> None:
     result = world.produce(VIEW)
-    assert result.code == ExitCode.NEGATIVE
+    assert result.exit_code == ExitCode.NEGATIVE
     assert f"headrace schemas register {world.topic}-value FILE" in result.err
     result = world.run("produce", world.topic, "--avro", "-b", world.bootstrap)
-    assert result.code == ExitCode.USAGE and "needs --registry URL" in result.err
+    assert result.exit_code == ExitCode.USAGE and "needs --registry URL" in result.err

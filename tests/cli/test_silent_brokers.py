@@ -5,49 +5,27 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import NamedTuple
 
 import pytest
 
+from fix_cli import Headrace, command_runner
 from fix_client import FakeBroker, FakeCluster, StartCluster
 from headrace.cli import cluster as cli_cluster
-from headrace.cli import main as cli
 from headrace.cli import mirror as cli_mirror
 from headrace.cli.errors import ExitCode
-from headrace.process.text import has_control
 from headrace.site.context import Context, ContextMirror
 from headrace.wire.records import Record, encode_batch
 
 ESC = "\x1b[2J"
 
 
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Result]
-
-
 @pytest.fixture
-def headrace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*words: object) -> Result:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["headrace", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        output = capsys.readouterr()
-        assert "Traceback" not in output.out + output.err
-        assert not any(has_control(char) for char in output.out + output.err if char not in "\t\n")
-        return Result(int(ended.value.code or 0), output.out, output.err)
-
-    return run
+def headrace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Headrace:
+    return command_runner(monkeypatch, capsys)
 
 
 @contextlib.contextmanager
@@ -73,21 +51,21 @@ def silence(cluster: FakeCluster) -> str:
     return f"broker 2 at {broker.host}:{broker.port} does not answer"
 
 
-def test_topics_are_listed(headrace: Run, cluster: FakeCluster) -> None:
+def test_topics_are_listed(headrace: Headrace, cluster: FakeCluster) -> None:
     with hung(cluster.brokers[1]):
         result = headrace("topics", "list", "-b", cluster.bootstrap)
         rows = json.loads(headrace("topics", "list", "-b", cluster.bootstrap, "--json").out)
-    assert result.code == ExitCode.UNREACHABLE
-    assert result.err == f"no context, brokers {cluster.bootstrap}\nerror: {silence(cluster)}\n"
+    assert result.exit_code == ExitCode.UNREACHABLE
+    assert result.err == f"error: {silence(cluster)}\n"
     assert "partition 1" in result.out and "more than" in result.out
     known = cluster.log(0).end + cluster.log(2).end
     row = {"topic": "t", "partitions": 3, "bytes": known, "unknown_partitions": [1]}
     assert rows == [row | {"under_replicated_partitions": []}]
-    assert headrace("topics", "list", "-b", cluster.bootstrap).code == ExitCode.UNREACHABLE
+    assert headrace("topics", "list", "-b", cluster.bootstrap).exit_code == ExitCode.UNREACHABLE
 
 
 def test_a_command_that_started_late_asks_for_less_long(
-    headrace: Run, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+    headrace: Headrace, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own start counts: on a busy machine that alone takes seconds."""
     monkeypatch.setattr(cli_cluster, "process_age_s", lambda: 3.0)
@@ -95,7 +73,7 @@ def test_a_command_that_started_late_asks_for_less_long(
         began_s = time.monotonic()
         result = headrace("topics", "list", "-b", cluster.bootstrap)
         took_s = time.monotonic() - began_s
-    assert result.code == ExitCode.UNREACHABLE and silence(cluster) in result.err
+    assert result.exit_code == ExitCode.UNREACHABLE and silence(cluster) in result.err
     assert took_s < cli_cluster.READ_MAX_S - 0.5
 
 
@@ -105,26 +83,26 @@ def test_how_long_a_command_asks(monkeypatch: pytest.MonkeyPatch, age_s: float, 
     assert cli_cluster.read_timeout_ms() == pytest.approx(1000 * left_s)
 
 
-def test_what_answers_is_listed_without_a_word_on_silence(headrace: Run, cluster: FakeCluster) -> None:
+def test_what_answers_is_listed_without_a_word_on_silence(headrace: Headrace, cluster: FakeCluster) -> None:
     result = headrace("topics", "list", "-b", cluster.bootstrap)
-    assert (result.code, result.err) == (0, f"no context, brokers {cluster.bootstrap}\n")
+    assert (result.exit_code, result.err) == (0, "")
     assert "not known" not in result.out and "more than" not in result.out
 
 
-def test_records_of_the_others_are_consumed_to_their_ends(headrace: Run, cluster: FakeCluster) -> None:
+def test_records_of_the_others_are_consumed_to_their_ends(headrace: Headrace, cluster: FakeCluster) -> None:
     words = ("consume", "t", "-b", cluster.bootstrap, "--from", "beginning")
     with hung(cluster.brokers[1]):
         result = headrace(*words, "--to-end")
         limited = headrace(*words, "-n", 4)
-    assert result.code == ExitCode.UNREACHABLE
+    assert result.exit_code == ExitCode.UNREACHABLE
     assert len(result.out.splitlines()) == 4 and "k1" not in result.out
     assert f"note: {silence(cluster)}: t-1 left out" in result.err
     assert "t: 1 of 3 partitions were not read" in result.err
-    assert limited.code == 0 and len(limited.out.splitlines()) == 4
+    assert limited.exit_code == 0 and len(limited.out.splitlines()) == 4
     assert "t-1 will follow once it answers" in limited.err
 
 
-def test_a_key_a_search_and_a_time_choose_records(headrace: Run, cluster: FakeCluster) -> None:
+def test_a_key_a_search_and_a_time_choose_records(headrace: Headrace, cluster: FakeCluster) -> None:
     words = ("consume", "t", "-b", cluster.bootstrap, "--from", "beginning", "--to-end", "-o", "raw")
     assert headrace(*words, "--key", "k1").out.split() == ["v0", "v1"]
     assert headrace(*words, "--grep", "v1$").out.split() == ["v1"] * 3
@@ -137,7 +115,7 @@ def test_a_key_a_search_and_a_time_choose_records(headrace: Run, cluster: FakeCl
     assert headrace(*raw, "--from", "2015-05-17T10", "--until", "2015-05-17T10").out == ""
 
 
-def test_forms_of_records(headrace: Run, cluster: FakeCluster) -> None:
+def test_forms_of_records(headrace: Headrace, cluster: FakeCluster) -> None:
     words = ("consume", "t", "-b", cluster.bootstrap, "--from", "beginning", "--to-end", "--key", "k0")
     assert headrace(*words, "-o", "table").out.startswith("0:")
     rows = [json.loads(line) for line in headrace(*words, "-o", "json").out.splitlines()]
@@ -145,7 +123,9 @@ def test_forms_of_records(headrace: Run, cluster: FakeCluster) -> None:
     assert headrace(*words, "--json").out == headrace(*words, "-o", "json").out
 
 
-def test_a_mirror_that_does_not_answer_hides_no_other(headrace: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mirror_that_does_not_answer_hides_no_other(
+    headrace: Headrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     row = {
         "topic": "t",
         "partition": 0,
@@ -175,14 +155,14 @@ def test_a_mirror_that_does_not_answer_hides_no_other(headrace: Run, monkeypatch
         monkeypatch.setattr(cli_mirror, "context", lambda: here)
         result = headrace("mirror", "status")
         server.shutdown()
-    assert result.code == ExitCode.UNREACHABLE
+    assert result.exit_code == ExitCode.UNREACHABLE
     assert "caught up" in result.out
     assert (
         f"the mirror analysis-mirror-west does not answer at http://127.0.0.1:{ports['west']}/" in result.err
     )
 
 
-def test_names_of_topics_are_escaped(headrace: Run, cluster: FakeCluster) -> None:
+def test_names_of_topics_are_escaped(headrace: Headrace, cluster: FakeCluster) -> None:
     name = f"a{ESC}b"
     with cluster.lock:
         cluster.create(name, 2)

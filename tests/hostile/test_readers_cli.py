@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fix_bad_batches import flipped
+from fix_cli import Headrace, command_runner
 from fix_client import StartCluster
-from headrace.cli import main as cli
 from headrace.cli.output import in_time
 from headrace.process.text import escaped_lines
 from headrace.wire.batch import read_header, readdress
@@ -23,27 +20,9 @@ from headrace.wire.records import Record, encode_batch
 NAME = "00000000000000001000.log"
 
 
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Result]
-
-
 @pytest.fixture
-def headrace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*words: object) -> Result:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["headrace", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        output = capsys.readouterr()
-        assert "Traceback" not in output.out + output.err
-        return Result(int(ended.value.code or 0), output.out, output.err)
-
-    return run
+def headrace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Headrace:
+    return command_runner(monkeypatch, capsys)
 
 
 def segment(count: int = 5) -> tuple[bytearray, list[int]]:
@@ -59,7 +38,7 @@ def segment(count: int = 5) -> tuple[bytearray, list[int]]:
 
 @pytest.mark.parametrize("records", [(), ("--records",)])
 def test_dump_log_goes_on_behind_a_bad_batch_whose_length_can_be_believed(
-    headrace: Run, tmp_path: Path, records: tuple[str, ...]
+    headrace: Headrace, tmp_path: Path, records: tuple[str, ...]
 ) -> None:
     data, cuts = segment()
     path = tmp_path / NAME
@@ -68,19 +47,19 @@ def test_dump_log_goes_on_behind_a_bad_batch_whose_length_can_be_believed(
         spoiled[cuts[1] + at] ^= 0x80
         path.write_bytes(spoiled)
         result = headrace("dump-log", path, *records)
-        assert result.code == 1, at
+        assert result.exit_code == 1, at
         assert result.out.count("damaged:") == 1
         assert all(str(1000 + cut) in result.out for cut in cuts[:-1] if cut != cuts[1])
 
 
-def test_dump_log_says_where_it_cannot_go_on(headrace: Run, tmp_path: Path) -> None:
+def test_dump_log_says_where_it_cannot_go_on(headrace: Headrace, tmp_path: Path) -> None:
     data, cuts = segment()
     path = tmp_path / NAME
     whole = f"{path} at {cuts[2]} (address {1000 + cuts[2]})"
     for length in (b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\1"):  # negative, huge, too short
         path.write_bytes(data[: cuts[2] + 8] + length + data[cuts[2] + 12 :])
         result = headrace("dump-log", path)
-        assert result.code == 1
+        assert result.exit_code == 1
         assert result.out.count(" records ") == 2
         assert whole in result.err and "not a whole batch" in result.err
     path.write_bytes(data[: cuts[2] + 30])
@@ -88,7 +67,7 @@ def test_dump_log_says_where_it_cannot_go_on(headrace: Run, tmp_path: Path) -> N
     path.write_bytes(data[: cuts[2]] + b"no batch at all " * 40)
     assert whole in headrace("dump-log", path, "--records").err
     path.write_bytes(b"")
-    assert headrace("dump-log", path).code == 0
+    assert headrace("dump-log", path).exit_code == 0
 
 
 @settings(
@@ -98,7 +77,7 @@ def test_dump_log_says_where_it_cannot_go_on(headrace: Run, tmp_path: Path) -> N
 )
 @given(st.data(), st.booleans())
 def test_dump_log_survives_any_file(
-    headrace: Run, tmp_path: Path, choices: st.DataObject, json: bool
+    headrace: Headrace, tmp_path: Path, choices: st.DataObject, json: bool
 ) -> None:
     data, _ = segment(3)
     for _ in range(choices.draw(st.integers(0, 6))):
@@ -108,10 +87,12 @@ def test_dump_log_survives_any_file(
     path = tmp_path / NAME
     path.write_bytes(content[choices.draw(st.integers(0, 3)) :])
     result = headrace("dump-log", path, "--records", *(["--json"] if json else []))
-    assert result.code in (0, 1)
+    assert result.exit_code in (0, 1)
 
 
-def test_consume_prints_what_it_can_and_names_the_rest(headrace: Run, fake_cluster: StartCluster) -> None:
+def test_consume_prints_what_it_can_and_names_the_rest(
+    headrace: Headrace, fake_cluster: StartCluster
+) -> None:
     cluster = fake_cluster()
     escape = b"\x1b]0;owned\x07\x1b[2J"
     with cluster.lock:
@@ -133,7 +114,7 @@ def test_consume_prints_what_it_can_and_names_the_rest(headrace: Run, fake_clust
     assert f"the batch at offsets {bad.address} to {bad.next_offset} is left out" in result.err.replace(
         "\n", ""
     )
-    assert result.code == 1 and "1 damaged batches were left out" in result.err
+    assert result.exit_code == 1 and "1 damaged batches were left out" in result.err
     lines = headrace(*words, "--json").out.splitlines()
     assert len(lines) == 2 and "\x1b" not in lines[0]
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 COMMENT: Final = "comment"
-_PLAIN: Final[dict[str, pa.DataType]] = {
+PLAIN: Final[dict[str, pa.DataType]] = {
     "null": pa.null(),
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -23,7 +23,7 @@ _PLAIN: Final[dict[str, pa.DataType]] = {
     "enum": pa.string(),
     "fixed": pa.binary(),
 }
-_LOGICAL: Final[dict[tuple[str, str], pa.DataType]] = {
+LOGICAL: Final[dict[tuple[str, str], pa.DataType]] = {
     ("int", "date"): pa.date32(),
     ("long", "timestamp-millis"): pa.timestamp("us", "UTC"),
     ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
@@ -88,8 +88,8 @@ def _type(schema: Any, named: dict[str, Any]) -> pa.DataType:
     if isinstance(schema, list):
         return _union(schema, named)
     if isinstance(schema, str):
-        if schema in _PLAIN:
-            return _PLAIN[schema]
+        if schema in PLAIN:
+            return PLAIN[schema]
         known = named.get(schema.rsplit(".", 1)[-1])
         if known is None:
             raise TypeUnknownError(f"the schema has a type {schema!r} that is recursive or not defined")
@@ -99,8 +99,8 @@ def _type(schema: Any, named: dict[str, Any]) -> pa.DataType:
         return _type(kind, named)
     if logical == "decimal" and kind in ("bytes", "fixed"):
         found = pa.decimal128(schema["precision"], schema.get("scale", 0))
-    elif (kind, logical) in _LOGICAL:
-        found = _LOGICAL[kind, logical]
+    elif (kind, logical) in LOGICAL:
+        found = LOGICAL[kind, logical]
     elif kind == "record":
         found = pa.struct([_field(field, named) for field in schema["fields"]])
     elif kind == "array":
@@ -108,7 +108,7 @@ def _type(schema: Any, named: dict[str, Any]) -> pa.DataType:
     elif kind == "map":
         found = pa.map_(pa.string(), _type(schema["values"], named))
     else:
-        found = _type(kind, named) if kind not in _PLAIN else _PLAIN[kind]
+        found = _type(kind, named) if kind not in PLAIN else PLAIN[kind]
     if "name" in schema:
         named[schema["name"].rsplit(".", 1)[-1]] = found
     return found
@@ -125,6 +125,6 @@ def _union(branches: list[Any], named: dict[str, Any]) -> pa.DataType:
     if len(others) == 1:
         return _type(others[0], named)
     if all(isinstance(each, str) for each in others) and frozenset(others) in _WIDER:
-        return _PLAIN[_WIDER[frozenset(others)]]
+        return PLAIN[_WIDER[frozenset(others)]]
     # As Spark's Avro reader: a struct in which one member has a value.
     return pa.struct([pa.field(f"member{index}", _type(each, named)) for index, each in enumerate(others)])

@@ -16,30 +16,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.warehouse.source.opcodes import Op
+from headrace.warehouse.types import LOGICAL, PLAIN
 
 CONSTANT_SIZE_MAX_BYTES: Final = 1024
 """A default value is copied into every row that lacks the field."""
 COLUMNS_MAX: Final = 500
 
-_PLAIN: Final[dict[str, pa.DataType]] = {
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "bytes": pa.binary(),
-    "string": pa.string(),
-    "enum": pa.string(),
-    "fixed": pa.binary(),
-}
-_LOGICAL: Final[dict[tuple[str, str], pa.DataType]] = {
-    ("int", "date"): pa.date32(),
-    ("long", "timestamp-millis"): pa.timestamp("us", "UTC"),
-    ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
-    ("long", "local-timestamp-millis"): pa.timestamp("us"),
-    ("long", "local-timestamp-micros"): pa.timestamp("us"),
+# The types that the table's files have, without columns of nulls alone; Spark has no type for a time of day.
+_PLAIN: Final = {kind: each for kind, each in PLAIN.items() if kind != "null"}
+_LOGICAL: Final[dict[tuple[str, str], pa.DataType]] = LOGICAL | {
     ("string", "uuid"): pa.string(),
-    # Spark's tables have no type for a time of day.
     ("int", "time-millis"): pa.int32(),
     ("long", "time-micros"): pa.int64(),
 }
