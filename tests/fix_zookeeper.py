@@ -26,7 +26,7 @@ from fix_ports import free_port
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.topics import TopicRegistry
 
-START_WAIT_MAX_S = 60.0
+START_WAIT_MAX_S = 180.0
 TICK_MS = 200  # the shortest session timeout is two ticks
 
 _PR_SET_PDEATHSIG = 1

@@ -98,7 +98,8 @@ class Run:
             print(f"{number:4} {fault.kind:18} {what}", end="", flush=True)
             time.sleep(fault.duration_s)
         healed_s = time.monotonic()
-        self.verdict.faults.append({"kind": fault.kind, "what": what, "seed": fault.seed})
+        load = round(os.getloadavg()[0], 1)
+        self.verdict.faults.append({"kind": fault.kind, "what": what, "seed": fault.seed, "load": load})
         try:
             live_s = self._wait_until_live(healed_s)
         except FaultsError as error:

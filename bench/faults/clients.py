@@ -2,7 +2,7 @@
 
 A journal has a line for each event; times are seconds of the machine's monotonic clock:
 
-    A <producer> <partition> <number> <offset> <time>   acknowledged with acks=all
+    A <producer> <partition> <number> <offset> <time>   acknowledged with acks=all; offset -1: not known
     F <producer> <partition> <number> <time> <error>    given up; it may be stored all the same
     R <session> <partition> <offset> <producer> <number> <time>   read
     E <session> <time> <error>                          a reader lost its place; its next session begins anew
@@ -58,6 +58,12 @@ def _now() -> str:
 
 def _one_line(error: object) -> str:
     return " ".join(str(error).split())[:300]
+
+
+def written_offset(offset: int | None) -> int:
+    """Returns an offset as a journal has it. None: librdkafka has heard that it is a repetition (after
+    a change of leaders, for example), and not where the first one is."""
+    return -1 if offset is None else offset
 
 
 class Client:
@@ -136,7 +142,7 @@ class _Librdkafka:
         def delivered(error: KafkaError | None, message: Any) -> None:
             head = (self._life, partition, number)
             if error is None:
-                self._client.journal.write("A", *head, message.offset(), _now())
+                self._client.journal.write("A", *head, written_offset(message.offset()), _now())
             else:
                 self._client.journal.write("F", *head, _now(), _one_line(error))
 

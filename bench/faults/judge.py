@@ -176,11 +176,9 @@ class _Judgement:
     def judge_sessions(self) -> None:
         """Each session began at the beginning: what lies between its first and last read, it has read."""
         for (session, index), offsets in self._read_offsets.items():
-            read = set(offsets)
+            read, last = set(offsets), max(offsets)
             missing = [
-                stored
-                for stored in self._logs[index]
-                if stored.offset < max(read) and stored.offset not in read
+                stored for stored in self._logs[index] if stored.offset < last and stored.offset not in read
             ]
             if missing:
                 tally = self._at(self._read_times[session, index])

@@ -21,6 +21,7 @@ FIGURES = (
     "lost_places",
     "given_up",
 )
+SECONDS = ("unavailable_s", "recovery_s")
 
 
 @dataclass
@@ -58,7 +59,8 @@ def _figures(tally: Tally) -> dict[str, Any]:
         for name, values in (("unavailable", tally.unavailable_s), ("recovery", tally.recovery_s))
         for share, at in (("p50", 0.5), ("max", 1.0))
     }
-    return {name: getattr(tally, name) for name in FIGURES} | times | {"examples": tally.examples}
+    each = {name: [round(value, 3) for value in getattr(tally, name)] for name in SECONDS}
+    return {name: getattr(tally, name) for name in FIGURES} | times | each | {"examples": tally.examples}
 
 
 def show(verdict: Verdict) -> None:

@@ -15,13 +15,14 @@ from typing import Any, Final
 from uuid import uuid4
 
 import pytest
-from faults import history
+from faults import clients, history, summing
 from faults.disk import Disk, Orders, ensure_library
 from faults.history import Led
 from faults.journals import Ack, Event, Failure, LostPlace, Read, parse
 from faults.judge import Stored, Tally, Window, judge
 from faults.kinds import KINDS
 from faults.replicas import Copy, differences, read_copy
+from faults.report import Verdict
 from faults.schedule import Bounds, schedule
 
 from fix_zookeeper import ZooKeeperRoom
@@ -84,9 +85,36 @@ def test_reads_that_go_back_are_found() -> None:
 
 def test_journal_lines_are_read() -> None:
     assert parse("A p.1 0 7 1234 5.5") == Ack("p.1", 0, 7, 1234, 5.5)
+    # Of a repetition librdkafka knows no offset.
+    line = f"A p.1 0 7 {clients.written_offset(None)} 5.5"
+    assert parse(line) == Ack("p.1", 0, 7, -1, 5.5)
+    assert clients.written_offset(1234) == 1234
     assert parse("R r.1 0 1234 p.1 7 5.5") == Read("r.1", 0, 1234, "p.1", 7, 5.5)
     assert parse("F p.1 0 7 5.5 it timed out") == Failure("p.1", 0, 7, 5.5, "it timed out")
     assert parse("E r.1 5.5 out of range") == LostPlace("r.1", 5.5, "out of range")
+
+
+def test_runs_are_added_up(tmp_path: Path) -> None:
+    def run(seed: int, lost: int, *unavailable_s: float) -> str:
+        tally = Tally(
+            len(unavailable_s), 10, lost, unavailable_s=[*unavailable_s], recovery_s=[*unavailable_s]
+        )
+        none = Tally(1, 1000, unavailable_s=[99.0], recovery_s=[99.0])
+        faults = [{"kind": "kill", "load": 2.0 * seed} for _ in unavailable_s]
+        verdict = Verdict(seed, "", {"kill": tally, "none": none}, faults=faults, minutes=3.0)
+        path = tmp_path / f"{seed}.json"
+        path.write_text(json.dumps(verdict.document()))
+        return str(path)
+
+    paths = [run(1, 0, 0.5, 2.0), run(2, 0, 7.0)]
+    runs = [json.loads(Path(path).read_text()) for path in paths]
+    kill, everything = summing.summed(runs)
+    assert kill == ["kill", "3", "20", "0", "0", "0", "0", "2.0", "7.0", "2.0", "7.0"]
+    assert everything[1:] == kill[1:], "the time before the first fault does not count"
+    assert "3 faults in 2 runs (seeds 1, 2), 6 minutes" in summing.described(runs)[0]
+    assert summing.main(paths) == 0
+    assert summing.main([*paths, run(3, 1, 1.0)]) == 1, "a loss in any run"
+    assert summing.main([str(tmp_path)]) == 2
 
 
 def test_a_seed_repeats_its_schedule() -> None:
