@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from headrace.reassignment.balancing import plan_balance
 from headrace.reassignment.draining import plan_drain
 from headrace.reassignment.model import Assigned, Move, Node, rack_count
+from headrace.reassignment.resizing import plan_resize
 
 Cluster = tuple[dict[int, Node], list[Assigned]]
 
@@ -210,3 +211,57 @@ def test_a_factor_that_cannot_be_kept_is_named_with_the_way_out() -> None:
         "clicks-7: its 3 replicas need 1 other broker that is alive and not drained, and there is none: add"
     )
     assert "add a broker" in str(stuck)
+
+
+# --- another number of replicas ---
+
+
+@given(clusters(), st.integers(1, 5), st.data())
+def test_a_topic_gets_its_number_of_replicas_and_others_stay(
+    cluster: Cluster, factor: int, data: st.DataObject
+) -> None:
+    nodes, partitions = cluster
+    in_sync = {
+        part.key: data.draw(st.sets(st.sampled_from(part.replicas), min_size=1)) for part in partitions
+    }
+    others = [Assigned(("u", part.key[1]), part.replicas, 1) for part in partitions]
+    plan = plan_resize(nodes, [*partitions, *others], in_sync, "t", factor)
+    wanted = {part.key: part for part in partitions if len(part.replicas) != factor}
+    assert {move.key for move in plan.moves} | {each.key for each in plan.stuck} == wanted.keys()
+    for move in plan.moves:
+        part = wanted[move.key]
+        assert part.problem is None and move.before == part.replicas
+        assert len(move.after) == len(set(move.after)) == factor
+        assert set(move.adding) <= nodes.keys()
+        kept = [each for each in move.after if each in move.before]
+        assert kept == [each for each in move.before if each in kept], "those that stay keep their places"
+        assert len(kept) == min(factor, len(move.before)), "no more is copied, or taken away, than needed"
+        synced = in_sync[part.key]
+        assert set(kept) <= synced or synced <= set(kept), "what is in sync is taken away last"
+        if move.before[0] in synced & nodes.keys():
+            assert move.after[0] == move.before[0], "the preferred leader stays"
+    for stuck in plan.stuck:
+        part = wanted[stuck.key]
+        able = nodes.keys() | set(part.replicas)
+        assert part.problem is not None or len(able) < factor, "only what has no way out is stuck"
+        assert part.name in str(stuck)
+    resized = applied(partitions, plan.moves)
+    again = plan_resize(nodes, [*resized, *others], in_sync, "t", factor)
+    assert again.moves == (), "nothing is left to do"
+
+
+def test_new_replicas_go_to_other_racks_and_shared_racks_go_first() -> None:
+    nodes = {1: Node(1, "a", "h1"), 2: Node(2, "a", "h2"), 3: Node(3, "b", "h3"), 4: Node(4, "c", "h4")}
+    one = Assigned(("t", 0), (1,), 100)
+    (move,) = plan_resize(nodes, [one], {("t", 0): [1]}, "t", 3).moves
+    assert move.after == (1, 3, 4) and move.copied_bytes == 200
+    three = Assigned(("t", 0), (1, 2, 3), 100)
+    (move,) = plan_resize(nodes, [three], {("t", 0): [1, 2, 3]}, "t", 2).moves
+    assert move.after == (1, 3)
+    # A replica that is out of sync, or on a dead broker, is the first to go.
+    (move,) = plan_resize(nodes, [three], {("t", 0): [1, 2]}, "t", 2).moves
+    assert move.after == (1, 2)
+    (move,) = plan_resize({1: nodes[1], 2: nodes[2]}, [three], {("t", 0): [1, 2, 3]}, "t", 2).moves
+    assert move.after == (1, 2)
+    (stuck,) = plan_resize(nodes, [three], {}, "t", 5).stuck
+    assert str(stuck) == "t-0: it needs 5 brokers that are alive and not drained, and 4 are (1, 2, 3, 4)"

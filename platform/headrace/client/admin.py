@@ -18,10 +18,11 @@ from headrace.client.asking import ANSWER_MAX_S
 from headrace.client.calls import EARLIEST as EARLIEST
 from headrace.client.calls import LATEST as LATEST
 from headrace.client.calls import Schema, control_call, list_offsets_call, milliseconds
-from headrace.client.cluster import BrokerAddress, TopicInfo
+from headrace.client.cluster import BrokerAddress, TopicInfo, TopicPartition
 from headrace.client.errors import BrokerError, ClientError, NetworkError, UnknownTopicError
 from headrace.client.log_dirs import LogDirectory, log_dirs_call, read_log_dirs
 from headrace.client.network import Network
+from headrace.client.replicas import Reassignment, list_reassignments_call, read_reassignments
 from headrace.client.survey import Survey, take_survey
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode
@@ -181,6 +182,16 @@ class Admin:
 
         self._requests.change(ApiKey.CREATE_PARTITIONS, build, results_of)
         self._requests.wait_for_leaders(name, total)
+
+    def reassignments(self, topic: str, partitions: Iterable[int]) -> dict[TopicPartition, Reassignment]:
+        """Returns those of the topic's partitions that are on their way to other replicas."""
+
+        def results_of(body: Any) -> list[ResultCode]:
+            return [ResultCode(body.error_code, repr(topic), body.error_message)]
+
+        return read_reassignments(
+            self._requests.call(list_reassignments_call({topic: partitions}), results_of)
+        )
 
     # --- configurations ---
 

@@ -56,6 +56,11 @@ class Throttle:
             leaders, followers = _text(self._leaders[topic]), _text(self._followers[topic])
             self._alter(topic, {LEADER_REPLICAS: leaders, FOLLOWER_REPLICAS: followers})
 
+    def lift(self, topic: str) -> None:
+        """Removes what an interrupted command has left on a topic that now moves without a bound."""
+        if self._bytes_per_s is None:
+            self._alter(topic, {LEADER_REPLICAS: None, FOLLOWER_REPLICAS: None})
+
     def end(self) -> None:
         """Removes the throttles of all brokers, and of the topics that have moved, unless some partition
         still moves. Raises `ClientError`."""

@@ -61,6 +61,10 @@ class Agents:
     def hosts(self) -> list[str]:
         return [LOCAL] if self._is_local else list(self._agents)
 
+    def has(self, host: str) -> bool:
+        """Whether the provider's configuration names the host, or may do so once it is known."""
+        return not self._all_known or host in self.hosts
+
     def check_host(self, host: str) -> None:
         """Raises `ResourceError` if the provider's configuration does not name the host."""
         if self._all_known and host not in self.hosts:

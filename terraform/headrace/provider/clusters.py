@@ -17,6 +17,7 @@ from headrace.wire.errors import ErrorCode
 if TYPE_CHECKING:
     from headrace.client.errors import BrokerError
     from headrace.client.group_admin import GroupAdmin
+    from headrace.client.replica_admin import ReplicaAdmin
 
 # Short, because the brokers may be created by the apply of this same plan.
 PLAN_TIMEOUT_S: Final = 3.0
@@ -39,6 +40,15 @@ def admin_client(bootstrap: Sequence[str], *, timeout_s: float) -> Iterator[Grou
 
     admin = GroupAdmin(bootstrap, client_id="headrace-terraform", timeout_ms=timeout_s * 1000)
     with admin:
+        yield admin
+
+
+@contextmanager
+def replica_admin(bootstrap: Sequence[str], *, timeout_s: float) -> Iterator[ReplicaAdmin]:
+    """Like `admin_client`, with the operations on replicas."""
+    from headrace.client.replica_admin import ReplicaAdmin
+
+    with ReplicaAdmin(bootstrap, client_id="headrace-terraform", timeout_ms=timeout_s * 1000) as admin:
         yield admin
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.coordination.errors import CoordinationError
 from headrace.provider.attributes import Attribute
-from headrace.provider.clusters import APPLY_TIMEOUT_S, PLAN_TIMEOUT_S
+from headrace.provider.clusters import APPLY_TIMEOUT_S, PLAN_TIMEOUT_S, replica_admin
 from headrace.provider.problems import INTERRUPTED, Problem, ResourceError, format_bytes
 from headrace.provider.values import Values
 
@@ -38,23 +38,22 @@ DRAIN_TIMEOUT_S: Final = Attribute(
 
 
 @contextmanager
-def _replica_admin(state: Values, *, timeout_s: float) -> Iterator[ReplicaAdmin]:
+def cluster_admin(state: Values, *, timeout_s: float) -> Iterator[ReplicaAdmin]:
     """Opens a client of the broker's cluster: by its own address, or else by those that ZooKeeper has.
 
     Raises `ClientError`, `CoordinationError`.
     """
     # Imported here and below because the imports are slow, and only a deletion needs them.
     from headrace.client.errors import ClientError
-    from headrace.client.replica_admin import ReplicaAdmin
 
     own = [str(state["advertise"] or state["listen"])]
-    with ReplicaAdmin(own, client_id="headrace-terraform", timeout_ms=PLAN_TIMEOUT_S * 1000) as admin:
+    with replica_admin(own, timeout_s=PLAN_TIMEOUT_S) as admin:
         try:
             admin.topics()
             bootstrap = own
         except ClientError:
             bootstrap = _live_brokers(str(state["zookeeper"])) or own
-    with ReplicaAdmin(bootstrap, client_id="headrace-terraform", timeout_ms=timeout_s * 1000) as admin:
+    with replica_admin(bootstrap, timeout_s=timeout_s) as admin:
         yield admin
 
 
@@ -80,7 +79,7 @@ def obstacle(state: Values, leaving: Collection[int], deleted_topics: Collection
     from headrace.reassignment.reading import assigned, nodes_of
 
     try:
-        with _replica_admin(state, timeout_s=PLAN_TIMEOUT_S) as admin:
+        with cluster_admin(state, timeout_s=PLAN_TIMEOUT_S) as admin:
             deleted = {
                 name for name, topic in admin.topics().items() if str(topic.topic_id) in deleted_topics
             }
@@ -122,7 +121,7 @@ def drain_broker(state: Values, stopping: threading.Event) -> bool:
     timeout_s = float(state.get("drain_timeout_s") or DRAIN_TIMEOUT_DEFAULT_S)
     begun_s = time.monotonic()
     try:
-        with _replica_admin(state, timeout_s=APPLY_TIMEOUT_S) as admin:
+        with cluster_admin(state, timeout_s=APPLY_TIMEOUT_S) as admin:
             moved = drain(admin, broker_id, timeout_s=timeout_s, report=report, sleep=sleep)
     except UnknownBrokerError:
         return True
@@ -151,7 +150,7 @@ def forget_drained(state: Values) -> None:
     from headrace.reassignment.operations import undrain
 
     try:
-        with _replica_admin(state, timeout_s=APPLY_TIMEOUT_S) as admin:
+        with cluster_admin(state, timeout_s=APPLY_TIMEOUT_S) as admin:
             undrain(admin, int(state["broker_id"]))
     except (ClientError, CoordinationError, ReassignmentError) as error:
         logger.warning("broker %s is still marked as drained: %s", state["broker_id"], error)

@@ -112,8 +112,13 @@ class LoadResource(Resource):
 
     def read(self, call: ResourceCall, state: Values) -> Values | None:
         self.context.known.add(_identity(state))
+        if not self.context.agents.has(state["host"]):
+            return state
         try:
             return {**state, **self._client(state).load(state["topic"])}
+        except AgentUnreachableError as error:
+            call.warn_unreachable(f"Load {state['id']}", error)
+            return state
         except AgentRefusedError as error:
             if error.code == "load_unknown":
                 return None

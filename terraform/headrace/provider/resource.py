@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from headrace.provider.agents import Agents
 from headrace.provider.attributes import BlockSchema
@@ -27,7 +27,8 @@ class Context:
 
     `known` holds the identities of the resources in the state, as far as they were read; `deleted_topics` the
     ids of topics that this plan deletes: their data does not keep a broker or a ZooKeeper from being deleted.
-    `leaving_brokers`: by ZooKeeper, the ids of brokers that it destroys.
+    `leaving_brokers`: by ZooKeeper, the ids of brokers that it destroys; `replaced_brokers`: ZooKeepers and
+    ids of those that this apply has deleted, and makes again elsewhere.
     """
 
     agents: Agents = field(default_factory=lambda: Agents({}))
@@ -36,14 +37,19 @@ class Context:
     known: set[str] = field(default_factory=set)
     deleted_topics: set[str] = field(default_factory=set)
     leaving_brokers: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    replaced_brokers: set[tuple[str, int]] = field(default_factory=set)
 
 
 @dataclass
 class ResourceCall:
-    """One request of Terraform and its problems. `stopping` is set on Ctrl-C: waits end, no change begins."""
+    """One request of Terraform and its problems. `stopping` is set on Ctrl-C: waits end, no change begins.
+
+    `private`: what a plan of a replacement hands to the deletion that the apply begins with.
+    """
 
     stopping: threading.Event
     problems: list[Problem] = field(default_factory=list)
+    private: dict[str, Any] = field(default_factory=dict)
 
     @property
     def has_failed(self) -> bool:

@@ -118,7 +118,7 @@ class Servicer(ProviderServicer):
         )
 
     def PlanResourceChange(self, request: Any, context: object) -> pb.PlanResourceChange.Response:
-        call, resource = self._call(), self._resource(request.type_name)
+        call, resource = self._call(request.prior_private), self._resource(request.type_name)
         prior = _decode(resource.get_schema(), request.prior_state)
         config = _decode(resource.get_schema(), request.config)
         if config is None:
@@ -137,11 +137,13 @@ class Servicer(ProviderServicer):
         return pb.PlanResourceChange.Response(
             planned_state=_encode(resource.get_schema(), plan.planned),
             requires_replace=paths,
+            # Terraform plans a replacement twice, hands this on, and gives it to the deletion.
+            planned_private=json.dumps(call.private).encode() if call.private else b"",
             diagnostics=_diagnostics(call),
         )
 
     def ApplyResourceChange(self, request: Any, context: object) -> pb.ApplyResourceChange.Response:
-        call, resource = self._call(), self._resource(request.type_name)
+        call, resource = self._call(request.planned_private), self._resource(request.type_name)
         prior = _decode(resource.get_schema(), request.prior_state)
         planned = _decode(resource.get_schema(), request.planned_state)
 
@@ -184,8 +186,8 @@ class Servicer(ProviderServicer):
 
     # --- helpers ---
 
-    def _call(self) -> ResourceCall:
-        return ResourceCall(self._stopping)
+    def _call(self, private: bytes = b"") -> ResourceCall:
+        return ResourceCall(self._stopping, private=json.loads(private) if private else {})
 
     def _resource(self, type_name: str) -> Resource:
         return self.provider.new_resource(self._get_res_cls(type_name))

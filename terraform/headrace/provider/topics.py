@@ -6,38 +6,41 @@ topic that holds data.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 from tf.types import Unknown
 
 from headrace.coordination import declared
-from headrace.provider import holdings
+from headrace.provider import holdings, topic_replicas
 from headrace.provider.attributes import Attribute, BlockSchema
 from headrace.provider.clusters import (
     ADDRESS,
     APPLY_TIMEOUT_S,
     PLAN_TIMEOUT_S,
     admin_client,
-    bootstrap_problems,
     refused,
 )
 from headrace.provider.planning import ResourceChange, ResourcePlan, replaces_of
 from headrace.provider.problems import Problem, ResourceError
 from headrace.provider.resource import Resource, ResourceCall
+from headrace.provider.topic_problems import (
+    COMPARED,
+    MIN_INSYNC,
+    NAME,
+    exists,
+    fewer_partitions,
+    problems_of,
+    producers_problems,
+)
 from headrace.provider.values import Values, is_known
 from headrace.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from headrace.client.group_admin import GroupAdmin
 
-# Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic).
-_NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 # Mirrors keep internal settings in the topic's configuration, under this prefix.
 _INTERNAL_SETTINGS: Final = "headrace."
-_MIN_INSYNC: Final = "min.insync.replicas"
 _CHOSEN_BY_BROKERS: Final = ("topic_id", "replication_factor")
-_COMPARED: Final = ("partitions", "replication_factor", "config", "producers")
 
 BOOTSTRAP_SERVERS: Final = Attribute(
     name="bootstrap_servers",
@@ -59,10 +62,11 @@ SCHEMA: Final = BlockSchema(
             type="number",
             optional=True,
             computed=True,
-            replaces=True,
             description="The number of replicas of each partition. Default: what the brokers choose for a "
-            "new topic, 3, or one on each live broker if they are fewer.",
+            "new topic, 3, or one on each live broker if they are fewer. It changes in place.",
         ),
+        topic_replicas.THROTTLE,
+        topic_replicas.TIMEOUT_S,
         Attribute(
             name="min_insync_replicas",
             type="number",
@@ -111,24 +115,24 @@ class TopicResource(Resource):
     import_id = "`BROKER,…/NAME`, such as `127.1.0.11:9092,127.1.0.12:9092/page-view`"
 
     def validate(self, config: Values) -> list[Problem]:
-        return _problems_of(config)
+        return problems_of(config)
 
     # --- planning ---
 
     def plan(self, call: ResourceCall, change: ResourceChange) -> ResourcePlan:
         planned = dict(change.planned)
-        if problems := _problems_of(planned) + _producers_problems(planned):
+        if problems := problems_of(planned) + producers_problems(planned):
             raise ResourceError(*problems)
         prior, partitions = change.prior, planned["partitions"]
         if prior is not None and is_known(partitions) and partitions < prior["partitions"]:
-            raise ResourceError(_fewer_partitions(prior, planned))
+            raise ResourceError(fewer_partitions(prior, planned))
         planned["id"] = planned["name"]
         planned["topic_id"] = Unknown if prior is None else prior["topic_id"]
         replaces = replaces_of(SCHEMA, change)
         if prior is not None and not replaces and "bootstrap_servers" in change.changed:
             replaces = _replacements_for_new_cluster(prior, planned)
         problems = []
-        checked = change.changed & {*_COMPARED, "name", "min_insync_replicas"}
+        checked = change.changed & {*COMPARED, "name", "min_insync_replicas"}
         is_complete = all(
             is_known(planned[name]) for name in SCHEMA.names() if name not in _CHOSEN_BY_BROKERS
         )
@@ -147,10 +151,10 @@ class TopicResource(Resource):
                 if prior is not None:
                     if settings := _changed_settings(_settings_of(prior), _settings_of(planned)):
                         admin.alter_configs(planned["name"], settings, validate_only=True)
-                    return []
+                    return topic_replicas.factor_problems(planned) if _has_new_factor(prior, planned) else []
                 if (topic := read_topic(admin, planned["name"])) is not None:
                     is_ours = _identity(planned) in self.context.known
-                    return [] if is_ours else [_exists(planned, topic)]
+                    return [] if is_ours else [exists(planned, topic)]
                 _create(admin, planned, validate_only=True)
         except BrokerError as error:
             return [refused(error)]
@@ -186,7 +190,7 @@ class TopicResource(Resource):
         self.context.known.add(_identity(state))
         try:
             with admin_client(state["bootstrap_servers"], timeout_s=PLAN_TIMEOUT_S) as admin:
-                topic = read_topic(admin, state["name"], managed=state["config"])
+                topic = read_topic(admin, state["name"], state)
         except NetworkError as error:
             call.warn_unreachable(f"Topic {state['name']}", error)
             return state
@@ -201,7 +205,7 @@ class TopicResource(Resource):
             except BrokerError as error:
                 if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                     raise ResourceError(refused(error)) from error
-                problem = _exists(planned, read_topic(admin, planned["name"]) or {})
+                problem = exists(planned, read_topic(admin, planned["name"]) or {})
                 if not problem.is_warning:
                     raise ResourceError(problem) from error
                 call.problems.append(problem)
@@ -214,14 +218,27 @@ class TopicResource(Resource):
         name = planned["name"]
         with admin_client(planned["bootstrap_servers"], timeout_s=APPLY_TIMEOUT_S) as admin:
             try:
-                if settings := _changed_settings(_settings_of(prior), _settings_of(planned)):
-                    admin.alter_configs(name, settings)
-                if planned["partitions"] > prior["partitions"]:
-                    admin.create_partitions(name, int(planned["partitions"]))
-            except BrokerError as error:
-                topic = read_topic(admin, name, managed=planned["config"])
-                raise ResourceError(refused(error), state={**prior, **(topic or {})}) from error
+                self._change(call, admin, prior, planned)
+            except (BrokerError, ResourceError) as error:
+                topic = read_topic(admin, name, planned) or {}
+                problems = error.problems if isinstance(error, ResourceError) else [refused(error)]
+                raise ResourceError(*problems, state={**prior, **topic}) from error
         return planned
+
+    def _change(self, call: ResourceCall, admin: GroupAdmin, prior: Values, planned: Values) -> None:
+        """Makes the topic as planned. Settings come last if it gets more replicas, and else first: a
+        `min.insync.replicas` that its replicas cannot meet would hold its producers up."""
+        name = planned["name"]
+        settings = _changed_settings(_settings_of(prior), _settings_of(planned))
+        if settings and not planned["replication_factor"] > prior["replication_factor"]:
+            admin.alter_configs(name, settings)
+            settings = {}
+        if planned["partitions"] > prior["partitions"]:
+            admin.create_partitions(name, int(planned["partitions"]))
+        if _has_new_factor(prior, planned):
+            topic_replicas.change_factor(planned, call.stopping)
+        if settings:
+            admin.alter_configs(name, settings)
 
     def delete(self, call: ResourceCall, prior: Values) -> None:
         from headrace.client.errors import BrokerError
@@ -237,7 +254,7 @@ class TopicResource(Resource):
     def import_(self, call: ResourceCall, identity: str) -> Values:
         servers, name = self.split_import_id(identity)
         bootstrap = servers.split(",")
-        if not _NAME.fullmatch(name) or not all(map(ADDRESS.fullmatch, bootstrap)):
+        if not NAME.fullmatch(name) or not all(map(ADDRESS.fullmatch, bootstrap)):
             raise self.invalid_import_id(identity)
         with admin_client(bootstrap, timeout_s=APPLY_TIMEOUT_S) as admin:
             topic = read_topic(admin, name)
@@ -245,13 +262,14 @@ class TopicResource(Resource):
             text = f"The brokers at {servers} have no topic of this name."
             raise ResourceError(Problem(f"There is no topic {name!r}", text))
         inputs = {"bootstrap_servers": bootstrap, "name": name, "id": name, "allow_data_loss": False}
+        inputs["replication_timeout_s"] = topic_replicas.TIMEOUT_DEFAULT_S
         return {**inputs, **topic}
 
 
-def read_topic(admin: GroupAdmin, name: str, managed: dict[str, str] | None = None) -> Values | None:
+def read_topic(admin: GroupAdmin, name: str, state: Values | None = None) -> Values | None:
     """Returns the topic's attributes as the brokers report them; None if there is no such topic.
 
-    `config` leaves out internal settings, except those in `managed`, the config in the state.
+    `state`: what Terraform has. `config` leaves out internal settings, except those that it has there.
     """
     from headrace.client.errors import UnknownTopicError
 
@@ -259,21 +277,21 @@ def read_topic(admin: GroupAdmin, name: str, managed: dict[str, str] | None = No
         topic = admin.topic(name)
     except UnknownTopicError:
         return None
+    managed = (state or {}).get("config") or {}
     entries = admin.describe_configs(name)
     declaration = entries.get(declared.PRODUCERS)
-    least = entries.get(_MIN_INSYNC)
-    is_least_managed = _MIN_INSYNC in (managed or {})
+    least = entries.get(MIN_INSYNC)
     config = {
         entry.name: entry.value
         for entry in entries.values()
-        if entry.is_own and (not _is_left_out(entry.name) or entry.name in (managed or {}))
+        if entry.is_own and (not _is_left_out(entry.name) or entry.name in managed)
     }
-    replicas = (len(partition.replicas) for partition in topic.partitions.values())
+    factor = _given_number((state or {}).get("replication_factor"))
     return {
         "partitions": len(topic.partitions),
-        "replication_factor": max(replicas, default=1),
+        "replication_factor": topic_replicas.factor_of(admin, name, topic, factor),
         "min_insync_replicas": int(least.value or 1)
-        if least and least.is_own and not is_least_managed
+        if least and least.is_own and MIN_INSYNC not in managed
         else None,
         "config": config,
         "producers": (declaration.value if declaration else None) or declared.REPORTING,
@@ -295,10 +313,15 @@ def _settings_of(values: Values) -> dict[str, str]:
     """Returns the topic's settings. State of older versions of this provider has no `producers`."""
     config: dict[str, str] = dict(values["config"])
     if (least := _given_number(values.get("min_insync_replicas"))) is not None:
-        config[_MIN_INSYNC] = str(least)
+        config[MIN_INSYNC] = str(least)
     if values.get("producers") in (None, declared.REPORTING):
         return config  # the default, which no topic needs to store
     return {**config, declared.PRODUCERS: values["producers"]}
+
+
+def _has_new_factor(prior: Values, planned: Values) -> bool:
+    factor = planned["replication_factor"]
+    return is_known(factor) and factor != prior["replication_factor"]
 
 
 def _given_number(value: Any) -> int | None:
@@ -307,7 +330,7 @@ def _given_number(value: Any) -> int | None:
 
 def _is_left_out(setting: str) -> bool:
     """Whether `config` does not show a setting: an internal one, or one with an attribute of its own."""
-    return setting.startswith(_INTERNAL_SETTINGS) or setting == _MIN_INSYNC
+    return setting.startswith(_INTERNAL_SETTINGS) or setting == MIN_INSYNC
 
 
 def _identity(values: Values) -> str:
@@ -334,63 +357,3 @@ def _replacements_for_new_cluster(prior: Values, planned: Values) -> list[str]:
     except ClientError:
         return []
     return [] if topic is not None and topic["topic_id"] == prior["topic_id"] else ["bootstrap_servers"]
-
-
-# --- problems ---
-
-
-def _fewer_partitions(prior: Values, planned: Values) -> Problem:
-    return Problem(
-        "A topic cannot have fewer partitions than before",
-        f"{prior['name']} has {prior['partitions']} partitions, and the plan has {planned['partitions']}: "
-        "the data of the others would be lost, and keys would move to other partitions. Keep the number, or "
-        "create another topic and copy the data.",
-        ("partitions",),
-    )
-
-
-def _exists(planned: Values, topic: Values) -> Problem:
-    name = planned["name"]
-    chosen = [attribute for attribute in _COMPARED if is_known(planned[attribute])]
-    if all(topic.get(attribute) == planned[attribute] for attribute in chosen):
-        text = "It is as planned: it was created by an interrupted apply or by someone else."
-        return Problem(f"Topic {name} already exists; Terraform adopts it", text, is_warning=True)
-    servers = ",".join(planned["bootstrap_servers"])
-    return Problem(
-        f"Another topic {name} already exists",
-        f"It has {topic.get('partitions')} partitions and the settings {topic.get('config')}. Import it with "
-        f"`terraform import`, as {servers}/{name}, or choose another name.",
-        ("name",),
-    )
-
-
-def _problems_of(values: Values) -> list[Problem]:
-    """Returns the problems of the values that are known."""
-    problems = []
-    name = values.get("name")
-    if isinstance(name, str) and not _NAME.fullmatch(name):
-        text = f"name is {name!r}; expected 1 to 249 letters, digits, '.', '_' and '-'."
-        problems.append(Problem("Invalid topic name", text, ("name",)))
-    for attribute in ("partitions", "replication_factor", "min_insync_replicas"):
-        count = values.get(attribute)
-        if count is not None and is_known(count) and (int(count) != count or count < 1):
-            text = f"{attribute} is {count}; expected a whole number, 1 or more."
-            problems.append(Problem(f"Invalid {attribute}", text, (attribute,)))
-    config = values.get("config")
-    if isinstance(config, dict) and config.keys() & {declared.PRODUCERS, declared.HISTORY}:
-        text = f"Use the attribute producers; {declared.HISTORY} is written by the brokers."
-        problems.append(Problem(f"config has {declared.PRODUCERS}", text, ("config",)))
-    if isinstance(config, dict) and _MIN_INSYNC in config and values.get("min_insync_replicas") is not None:
-        text = f"The attribute and config say the same twice: leave {_MIN_INSYNC} out of config."
-        problems.append(Problem("Two values of min_insync_replicas", text, ("min_insync_replicas",)))
-    return problems + bootstrap_problems(values)
-
-
-def _producers_problems(values: Values) -> list[Problem]:
-    """Asked only by a plan, as the brokers are of the settings: terraform plans nothing once a value is
-    refused before, and the brokers' answers would be missing."""
-    producers = values.get("producers")
-    if not isinstance(producers, str) or producers in declared.DECLARATIONS:
-        return []
-    text = f"producers is {producers!r}; expected {' or '.join(declared.DECLARATIONS)}."
-    return [Problem("Invalid producers", text, ("producers",))]

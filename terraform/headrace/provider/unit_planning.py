@@ -12,7 +12,7 @@ from headrace.provider.planning import ResourceChange, ResourcePlan, replaces_of
 from headrace.provider.problems import Problem, ResourceError
 from headrace.provider.resource import Context
 from headrace.provider.unit_kind import UnitKind
-from headrace.provider.unit_problems import adopted, name_in_use, refused
+from headrace.provider.unit_problems import adopted, is_unreachable, name_in_use, refused
 from headrace.provider.values import Values, is_known
 
 logger = logging.getLogger(__name__)
@@ -61,10 +61,12 @@ def _computed(kind: UnitKind, change: ResourceChange) -> Values:
     identity = f"{planned['host']}/{planned['name']}" if is_named else Unknown
     if prior is None:
         return {"id": identity, "listens": Unknown, "version": Unknown, "ready": Unknown, "drift": []}
+    # Nobody can promise that a host comes back.
+    is_reachable = not is_unreachable(prior)
     return {
         "id": identity,
         "listens": Unknown if change.changed & kind.listen_attributes else prior.get("listens"),
         "version": prior.get("version"),
-        "ready": True,
-        "drift": [],
+        "ready": True if is_reachable else Unknown,
+        "drift": [] if is_reachable else Unknown,
     }

@@ -71,6 +71,30 @@ def name_in_use(values: Values) -> Problem:
     )
 
 
+def unreachable(state: Values) -> Values:
+    """Returns the state of a unit whose host does not answer: an apply has something to do."""
+    return {**state, "ready": False, "drift": [_unreachable_drift(state)]}
+
+
+def is_unreachable(state: Values) -> bool:
+    """Whether the unit's host did not answer when the unit was last read."""
+    return _unreachable_drift(state) in (state.get("drift") or ())
+
+
+def _unreachable_drift(state: Values) -> str:
+    return f"the agent of host {state['host']} does not answer"
+
+
+def left_behind(state: Values) -> Problem:
+    name, host = state["name"], state["host"]
+    return Problem(
+        f"Unit {name} was not deleted from host {host}",
+        f"The agent there does not answer, or the provider's `agents` no longer has it. If {host} comes "
+        f"back, its agent starts {name} again: stop that agent, or delete the unit there.",
+        is_warning=True,
+    )
+
+
 def not_ready(client: AgentClient, report: UnitReport, timeout_s: float) -> Problem:
     why = f"not within {timeout_s:g} s"
     if report.failing:

@@ -6,23 +6,27 @@ are in `units`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from headrace.agent.errors import AgentRefusedError
+from headrace.agent.errors import AgentRefusedError, AgentUnreachableError
 from headrace.provider import holdings
 from headrace.provider.attributes import BlockSchema
-from headrace.provider.holdings import Holdings
+from headrace.provider.holdings import ALLOW_DATA_LOSS, Holdings
 from headrace.provider.planning import ResourceChange, ResourcePlan
 from headrace.provider.problems import INTERRUPTED, Problem, ResourceError
 from headrace.provider.resource import Resource, ResourceCall
 from headrace.provider.unit_applying import applied, check_name_free, put_unit, reported
 from headrace.provider.unit_kind import UnitKind
 from headrace.provider.unit_planning import plan_unit
+from headrace.provider.unit_problems import is_unreachable, left_behind, unreachable
 from headrace.provider.values import Values
 from headrace.site.errors import SiteError
 
 if TYPE_CHECKING:
     from headrace.agent.client import AgentClient
+
+# In the private data of a planned replacement: whether the new unit is on another host.
+MOVES: Final = "moves"
 
 
 class UnitResource(Resource):
@@ -39,7 +43,10 @@ class UnitResource(Resource):
         return self.kind.problems(config)
 
     def plan(self, call: ResourceCall, change: ResourceChange) -> ResourcePlan:
-        return plan_unit(self.kind, self.context, change)
+        plan = plan_unit(self.kind, self.context, change)
+        if plan.replaces:
+            call.private[MOVES] = "host" in plan.replaces
+        return plan
 
     def plan_deletion(self, call: ResourceCall, prior: Values) -> None:
         if self.kind.holds_data and not prior.get("allow_data_loss"):
@@ -56,6 +63,18 @@ class UnitResource(Resource):
         return self._put(call, client, planned, None)
 
     def update(self, call: ResourceCall, prior: Values, planned: Values) -> Values:
+        try:
+            return self._update(call, prior, planned)
+        except AgentUnreachableError as error:
+            own = {ALLOW_DATA_LOSS.name, *(attribute.name for attribute in self.kind.own)}
+            changed = {name for name, value in planned.items() if value != prior.get(name)}
+            if not is_unreachable(prior) or not changed & own or changed - own - {"ready", "drift"}:
+                raise
+            # Terraform's state alone has these, and a deletion asks them.
+            call.warn_unreachable(f"{self.type_name} {prior['id']}", error)
+            return unreachable(planned)
+
+    def _update(self, call: ResourceCall, prior: Values, planned: Values) -> Values:
         client, kind = self._client(planned), self.kind
         is_same = kind.configuration(prior) == kind.configuration(planned)
         if is_same and prior["ready"] and not prior["drift"]:
@@ -69,7 +88,24 @@ class UnitResource(Resource):
 
     def delete(self, call: ResourceCall, prior: Values) -> None:
         self.plan_deletion(call, prior)
-        self._client(prior).delete(prior["name"])
+        self.remove(call, prior)
+
+    def remove(self, call: ResourceCall, prior: Values) -> None:
+        """Deletes the unit from its host. A host that does not answer keeps it if the unit moves to another
+        one, or if the provider's configuration has given the host up."""
+        is_given_up = not self.context.agents.has(prior["host"])
+        try:
+            if not is_given_up:
+                self._client(prior).delete(prior["name"])
+                return
+        except AgentUnreachableError:
+            if not call.private.get(MOVES):
+                raise
+        self.check_gone(call, prior)
+        call.problems.append(left_behind(prior))
+
+    def check_gone(self, call: ResourceCall, prior: Values) -> None:
+        """Raises `ResourceError` if a unit whose host does not answer must not be made again elsewhere."""
 
     def _put(self, call: ResourceCall, client: AgentClient, planned: Values, prior: Values | None) -> Values:
         return put_unit(self.kind, call, client, planned, prior, timeout_s=self.context.ready_timeout_s)
@@ -77,18 +113,28 @@ class UnitResource(Resource):
     # --- reading ---
 
     def read(self, call: ResourceCall, state: Values) -> Values | None:
-        client = self._client(state)
+        self.context.known.add(state["id"])
+        if not self.context.agents.has(state["host"]):
+            return unreachable(state)
         try:
-            report = client.unit(state["name"])
+            report = self._client(state).unit(state["name"])
+        except AgentUnreachableError as error:
+            call.warn(
+                f"{self.type_name} {state['id']} could not be read",
+                f"{error}. If the host is lost for ever, give the unit another `host`: an apply makes it "
+                "there.",
+            )
+            return unreachable(state)
         except AgentRefusedError as error:
+            self.context.known.discard(state["id"])
             if error.code == "unit_unknown":
                 return None
             raise
         if report.kind != self.kind.name:
             text = f"Host {state['host']} now has a {report.kind} of that name, which Terraform leaves alone."
             call.warn(f"{self.type_name} {state['id']} no longer exists", text)
+            self.context.known.discard(state["id"])
             return None
-        self.context.known.add(state["id"])
         return {**state, **self.kind.values_of(report.configuration, state), **reported(report)}
 
     def import_(self, call: ResourceCall, identity: str) -> Values:
@@ -109,6 +155,9 @@ class UnitResource(Resource):
 
         Raises `ResourceError` if the agent does not answer either.
         """
+        if not self.context.agents.has(state["host"]):
+            text = f"It does not answer: {cause}. The provider's `agents` does not have its host."
+            raise holdings.unknown(what, text) from cause
         try:
             found = self._client(state).data(state["name"])
         except SiteError as error:

@@ -9,10 +9,12 @@ from typing import Final
 
 from headrace.agent import configuration
 from headrace.coordination.errors import CoordinationError
-from headrace.provider import draining, holdings
+from headrace.provider import draining, holdings, replacing
 from headrace.provider.clusters import PLAN_TIMEOUT_S, admin_client
 from headrace.provider.holdings import Holdings
+from headrace.provider.planning import ResourceChange, ResourcePlan
 from headrace.provider.problems import INTERRUPTED, ResourceError
+from headrace.provider.replacing import SAME_BROKER
 from headrace.provider.resource import ResourceCall
 from headrace.provider.unit_kind import UnitKind
 from headrace.provider.unit_resource import UnitResource
@@ -67,34 +69,80 @@ class BrokerResource(UnitResource):
         own=(draining.DRAIN_TIMEOUT_S,),
     )
 
+    def plan(self, call: ResourceCall, change: ResourceChange) -> ResourcePlan:
+        plan = super().plan(call, change)
+        if plan.replaces and change.prior is not None:
+            call.private[SAME_BROKER] = replacing.is_same_broker(change.prior, change.planned)
+        return plan
+
     def plan_deletion(self, call: ResourceCall, prior: Values) -> None:
         # Before it is looked at: of brokers that leave at the same time the last one knows all.
         self.context.leaving_brokers[prior["zookeeper"]].add(int(prior["broker_id"]))
-        super().plan_deletion(call, prior)
+        if not self._is_fetched_again(call, prior):
+            super().plan_deletion(call, prior)
+
+    def _is_fetched_again(self, call: ResourceCall, prior: Values) -> bool:
+        """Whether the plan makes the broker again, and others have all of its replicas in sync."""
+        if not call.private.get(SAME_BROKER):
+            return False
+        leaving = set(self.context.leaving_brokers[prior["zookeeper"]])
+        return replacing.sole_replicas(prior, leaving, self.context.deleted_topics) == []
+
+    def create(self, call: ResourceCall, planned: Values) -> Values:
+        if (planned["zookeeper"], int(planned["broker_id"])) not in self.context.replaced_brokers:
+            return super().create(call, planned)
+        # No other broker restarts before this one is in sync again.
+        with self.context.slots.hold(f"{planned['datacenter']} {self.kind.name}", planned["name"]):
+            state = super().create(call, planned)
+            replacing.wait_until_in_sync(call, state)
+            return state
 
     def delete(self, call: ResourceCall, prior: Values) -> None:
-        if prior.get("allow_data_loss"):
-            super().delete(call, prior)
-            return
         with self.context.slots.hold(f"{prior['datacenter']} {self.kind.name}", prior["name"]):
             if call.stopping.is_set():
                 raise ResourceError(INTERRUPTED)
             self.plan_deletion(call, prior)
-            is_drained = draining.drain_broker(prior, call.stopping)
-            if not is_drained:
-                holdings.refuse_if_any(f"Broker {prior['name']}", self._held(prior))
-            self._client(prior).delete(prior["name"])
-            if is_drained:
-                draining.forget_drained(prior)
+            is_made_again = bool(call.private.get(SAME_BROKER))
+            if prior.get("allow_data_loss") or self._is_fetched_again(call, prior):
+                self.remove(call, prior)
+            else:
+                self._drain_and_remove(call, prior)
+            if is_made_again:
+                self.context.replaced_brokers.add((prior["zookeeper"], int(prior["broker_id"])))
+
+    def _drain_and_remove(self, call: ResourceCall, prior: Values) -> None:
+        is_drained = draining.drain_broker(prior, call.stopping)
+        if not is_drained:
+            holdings.refuse_if_any(f"Broker {prior['name']}", self._held(prior))
+        self.remove(call, prior)
+        if is_drained:
+            draining.forget_drained(prior)
+
+    def check_gone(self, call: ResourceCall, prior: Values) -> None:
+        if call.private.get(SAME_BROKER):
+            replacing.wait_until_gone(prior, call.stopping)
 
     def refuse_if_it_holds_data(self, state: Values) -> None:
-        held = self._held(state)
-        if not held.size_bytes:
+        what = f"Broker {state['name']}"
+        try:
+            held = self._held(state)
+        except ResourceError:
+            held = None  # neither the broker nor its host's agent answers
+        if held is not None and not held.size_bytes:
             return
         leaving = set(self.context.leaving_brokers[state["zookeeper"]])
-        obstacle = draining.obstacle(state, leaving, self.context.deleted_topics)
-        if obstacle is not None:
-            holdings.refuse_if_any(f"Broker {state['name']}", held, obstacle)
+        obstacle = None
+        if held is None:
+            # It may still be registered, and even lead, until its session ends.
+            obstacle = replacing.sole_problem(state, leaving, self.context.deleted_topics)
+        obstacle = obstacle or draining.obstacle(state, leaving, self.context.deleted_topics)
+        if obstacle is None:
+            return
+        if held is None:
+            raise holdings.unknown(
+                what, f"Neither it nor the agent of host {state['host']} answers. {obstacle}"
+            )
+        holdings.refuse_if_any(what, held, obstacle)
 
     def _held(self, state: Values) -> Holdings:
         """Returns what the broker holds. Raises `ResourceError` if nobody knows."""
