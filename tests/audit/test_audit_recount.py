@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -216,6 +217,17 @@ def test_an_auditor_that_ended_before_its_heartbeat_takes_its_last_tallies_back(
     assert standings.begin(PARTITION, 0, "id") == (last, [])
     standings.marks = marks_of([beat], tallies)
     assert standings.begin(PARTITION, 0, "another topic of that name")[1] == []
+
+
+def test_a_log_whose_end_nobody_tells_now_keeps_what_no_heartbeat_vouches_for() -> None:
+    """Found by a simulated world: the next attempt took nothing back, and what was lost was not named."""
+    log = LogReader([(0, batch_of(0))])
+    standings = Standings(log)  # type: ignore[arg-type]
+    standings.marks = marks_of([], [CountedTally(1_100, KEY, log.cuts[1] + 1)])
+    with patch.object(log, "end", side_effect=NetworkError("nobody leads")), pytest.raises(NetworkError):
+        standings.begin(PARTITION, 0, "id")
+    [record] = standings.begin(PARTITION, 0, "id")[1]
+    assert record.counted_to_address == log.cuts[1] + 1 and "the log ends at" in record.cause
 
 
 # --- the auditor, between polls ---

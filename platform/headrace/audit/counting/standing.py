@@ -139,7 +139,7 @@ class Standings:
         known = self.marks.of(key)
         standing = find_standing(self._reader, key, known, start_address, topic_id)
         counted_to = known[-1].counted_to if known else 0
-        published_to, source_id = self.marks.published_to.pop(key, (0, ""))
+        published_to, source_id = self.marks.published_to.get(key, (0, ""))
         is_same_topic = not known or _same(known[-1].topic_id, topic_id)
         if not is_same_topic:
             if _is_other_copy(partition, known[-1]):
@@ -152,6 +152,8 @@ class Standings:
             problem = f"the log ends at {end}" if is_gone else AUDITOR_ENDED
             standing = standing._replace(problem=standing.problem or problem)
             counted_to = published_to
+        # Not before: as long as a broker cannot answer, this is what is known of those tallies.
+        self.marks.published_to.pop(key, None)
         return standing.mark, self._taken_back(partition, standing, counted_to)
 
     def check(self, counter: PartitionCounter, start_address: int, topic_id: str) -> list[RecountRecord]:
