@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from drill.drill_truth import hour_of
 from fix_audit_world import BUCKET_MS, HOUR_A, REPORTED_MS, Batch, resealed
@@ -178,7 +178,9 @@ class SimReader:
 
 
 class SimAuditor:
-    """One auditor of a cluster. `beats`, `tallies`: those in the audit topic, which a restart reads."""
+    """One auditor of a cluster. `beats`, `tallies`: those in the audit topic, which a restart reads. `reader`
+    shows what logs hold that are not in memory.
+    """
 
     def __init__(
         self,
@@ -186,6 +188,7 @@ class SimAuditor:
         rng: random.Random,
         beats: list[HeartbeatRecord],
         tallies: list[CountedTally],
+        reader: Any = None,
     ) -> None:
         self.partitions = {(each.topic, each.log_partition): (each, log) for each, log in partitions}
         self.interrupted: set[Key] = set()
@@ -193,20 +196,23 @@ class SimAuditor:
         self._rng = rng
         self._beats = beats
         self._tallies = tallies
-        self._standings = Standings(SimReader({k: log for k, (_, log) in self.partitions.items()}))  # type: ignore[arg-type]
+        own: Any = SimReader({k: log for k, (_, log) in self.partitions.items()})
+        self._standings = Standings(reader or own)
         self._counters: dict[Key, PartitionCounter] = {}
         self._ids: dict[Key, str] = {}
+        self._unpublished: list[object] = []
+        """What was found before a log could not be read: it is published with what follows."""
 
     def restart(self) -> None:
         """Forgets everything but what is in the audit topic."""
         self._standings.marks = marks_of(self._beats, self._tallies)
-        self._counters, self._ids = {}, {}
+        self._counters, self._ids, self._unpublished = {}, {}, []
 
     def round(self, now_ms: int, *, dies_before_heartbeat: bool = False) -> list[object]:
         """Counts what is new; returns the records that it publishes."""
-        records: list[object] = []
         for key, (partition, log) in self.partitions.items():
-            records += self._count(key, partition, log)
+            self._count(key, partition, log)
+        records, self._unpublished = self._unpublished, []
         self._tallies += (
             CountedTally(now_ms, (each.topic, each.log_partition), each.to_address, each.topic_id)
             for each in records
@@ -223,10 +229,10 @@ class SimAuditor:
             self._standings.note(counter, ids[topic])
         return [*records, *beats]
 
-    def _count(self, key: Key, partition: CountedPartition, log: SimLog) -> list[object]:
+    def _count(self, key: Key, partition: CountedPartition, log: SimLog) -> None:
         if key in self.blind:
-            return []
-        records: list[object] = []
+            return
+        records = self._unpublished
         if self._ids.get(key, log.topic_id) != log.topic_id:
             records += self._counters.pop(key).cut()  # its topic was deleted
             self._standings.marks.forget(key)
@@ -250,4 +256,4 @@ class SimAuditor:
             counter.feed(memoryview(stored.data), stored.address)
             if not self._rng.randrange(SKIPS_MAX):
                 records += counter.cut()
-        return [*records, *counter.cut()]
+        records += counter.cut()

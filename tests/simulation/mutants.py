@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 import headrace.broker.leadership.controller as controller
+from headrace.audit.counting import standing
+from headrace.broker.groups.group import Group
 from headrace.broker.leadership import decisions
 from headrace.broker.partition import Partition
 from headrace.broker.produce import plain, staging
@@ -25,6 +27,7 @@ from headrace.log.flush import Flushed, FlushJob
 from headrace.log.producers import ACCEPTED, Checked
 from headrace.log.segment import Segment
 from headrace.replication.in_sync import InSyncReplicas
+from headrace.wire.errors import ErrorCode
 from headrace.wire.fetch import FetchPartition
 
 
@@ -170,8 +173,20 @@ def failed_fsyncs_are_ignored() -> Iterator[None]:
         yield
 
 
-RARE: Final = ("epochs-are-not-fenced",)
-"""Not tried unless they are named: 500 worlds do not always show them."""
+@contextmanager
+def generations_are_not_fenced() -> Iterator[None]:
+    """A group's member commits whatever generation it is of."""
+    with _put(Group, "check_commit", lambda *_: ErrorCode.NONE):
+        yield
+
+
+@contextmanager
+def auditors_believe_their_counts() -> Iterator[None]:
+    """They do not check whether the log still holds what they counted."""
+    with _put(standing, "_problem_with", lambda *_: ""):
+        yield
+
+
 MUTANTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     each.__name__.replace("_", "-"): each
     for each in (
@@ -188,5 +203,7 @@ MUTANTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
         torn_batches_are_kept,
         epochs_are_not_fenced,
         failed_fsyncs_are_ignored,
+        generations_are_not_fenced,
+        auditors_believe_their_counts,
     )
 }

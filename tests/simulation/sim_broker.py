@@ -35,7 +35,7 @@ from headrace.coordination.partition_states import GuardError
 from headrace.coordination.topics import TopicRegistry, TopicState
 from headrace.log.directory import LogDirectory, PartitionName
 from headrace.log.errors import LogError
-from simulation.sim_clock import Clock, Life, SimLoop, SimWorkers
+from simulation.sim_clock import WALL_MS, Clock, Life, SimLoop, SimWorkers
 from simulation.sim_disk import Disks
 from simulation.sim_network import Host, Link, Network
 from simulation.sim_zookeeper import SimSession, ZooKeeper
@@ -161,6 +161,8 @@ class SimBroker:
         self.service._turns._clock_s = lambda: 0.0
         offsets = OffsetStore(self.session, cast(Any, self.control), lambda: registered(self.state))
         self.groups = GroupService(self.state, offsets)
+        # Ids of members are of the world's chance, too.
+        self.groups.coordinator._new_member_id = lambda name: f"{name}-{clock.draw.getrandbits(64):016x}"
         self.groups.serve(self.service, OffsetService(self.groups.coordinator, offsets))
         self.loop.put_hook_first(self.state.partitions.commit)
 
@@ -184,7 +186,7 @@ class SimBroker:
             on_demand=nothing,
             lookups=Lookups(files, self.loop.call_later, now_ms),
             cold_reads=ColdReads(files),
-            clock_ms=now_ms,
+            clock_ms=lambda: WALL_MS + now_ms(),
             monotonic_ms=now_ms,
             data_dir=self.folder,
         )

@@ -18,6 +18,8 @@ Call = Callable[[], None]
 Waiting = Callable[[], bool]
 Outcome = Callable[[Any, Exception | None], None]
 ERRORS_MAX: Final = 20
+WALL_MS: Final = 1_700_000_000_000
+"""What the brokers' wall clocks show when a world begins."""
 
 
 class Life:

@@ -26,6 +26,12 @@ MANY: Final = 3
 """How many faults come at once, if not one alone."""
 RETRY_MS: Final = 300.0
 SICK_MAX_MS: Final = 8_000.0
+DOWN_MS: Final = (100.0, 6_000.0)
+LONG_DOWN_MS: Final = (4_500.0, 9_000.0)
+LAGS_AFTER_MS: Final = (2_000.0, 4_000.0)
+LEFT_BEHIND_TIMES: Final = 3
+HURRY_MS: Final = 250.0
+"""How long producers send much after each fault and healing."""
 
 
 class Faults:
@@ -58,6 +64,7 @@ class Faults:
             self._cut_power,
             self._rot,
             self._new_disk,
+            self._leave_behind,
         ]
         draw = self._clock.draw
         self._kinds = draw.sample(kinds, draw.randint(KINDS_MIN, len(kinds)))
@@ -86,14 +93,20 @@ class Faults:
             return
         self.counts[kind] = self.counts.get(kind, 0) + 1
         self._world.note(what)
+        self._hurry()
 
         def healed() -> None:
             if self.active.pop(what, None) is not None:
                 self._world.note(f"healed: {what}")
                 heal()
+                self._hurry()
 
         self.active[what] = healed
         self._world.later(duration_ms, healed)
+
+    def _hurry(self) -> None:
+        for producer in self._world.producers:
+            producer.hurry(HURRY_MS)
 
     def _pick(self) -> int:
         """Any broker; more often the one that leads. While one is sick, that one."""
@@ -110,7 +123,7 @@ class Faults:
 
     # --- processes ---
 
-    def _crash(self, number: int | None = None) -> None:
+    def _crash(self, number: int | None = None, down_ms: tuple[float, float] = DOWN_MS) -> None:
         number = self._pick() if number is None else number
         broker = self._world.brokers[number]
         if broker.life.is_dead:
@@ -119,12 +132,35 @@ class Faults:
         is_reset = self._clock.chance(0.5)
         self._world.crash(broker, is_reset=is_reset)
         what = f"broker {number} is down"
-        self._inject("crash", what, lambda: self._world.start(number), self._clock.between(100, 6_000))
+        self._inject("crash", what, lambda: self._world.start(number), self._clock.between(*down_ms))
 
     def _crash_all(self) -> None:
         if self.sick is None and self._clock.chance(0.5):
             for number in list(self._world.brokers):
                 self._crash(number)
+
+    def favour_unclean_elections(self) -> None:
+        """The topic allows them: whoever was left behind may lead."""
+        self._kinds += [self._leave_behind] * LEFT_BEHIND_TIMES
+
+    def _leave_behind(self) -> None:
+        """One broker is cut off from the others until it lags; then those lose their power for long."""
+        if self.sick is not None:
+            return
+        number = self._clock.draw.choice(list(self._world.brokers))
+        others = [other for other in self._world.brokers if other != number]
+        ways = {(str(number), str(other)) for other in others}
+        ways |= {(target, source) for source, target in ways}
+        self._cut_ways(f"broker {number} is left behind", ways)
+
+        def lose() -> None:
+            isr = self._world.state()["isr"]
+            if not self.is_over and self.sick is None and number not in isr:
+                self.counts["left-behind"] = self.counts.get("left-behind", 0) + 1
+                for other in others:
+                    self._crash(other, LONG_DOWN_MS)
+
+        self._world.later(self._clock.between(*LAGS_AFTER_MS), lose)
 
     def _cut_power(self) -> None:
         """All brokers lose their power at the moment when a producer gets its next acknowledgement: what was

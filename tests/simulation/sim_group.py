@@ -21,7 +21,8 @@ from simulation.sim_network import Network
 from simulation.sim_zookeeper import ZooKeeper
 
 GROUP: Final = "g"
-TURN_MS: Final = 300.0
+TURN_MS: Final = 500.0
+FETCH_WAIT_MS: Final = 300
 DEATH: Final = 0.15
 """How often a member dies after a commit."""
 NOTHING: Final = -1
@@ -89,7 +90,7 @@ class SimGroup(SimClient):
             self._ask(self._coordinator, _commit(self._position), partial(self._committed, self._position))
         else:
             part = FetchPartition(0, self._position, 1 << 20)
-            request = FetchRequest(100, 1, 1 << 24, [FetchTopic("", TOPIC_ID, [part])])
+            request = FetchRequest(FETCH_WAIT_MS, 1, 1 << 24, [FetchTopic("", TOPIC_ID, [part])])
             self._ask(self._leader, fetch_call(request, by_id=True), self._read)
 
     def _found(self, response: Any) -> bool:

@@ -30,7 +30,7 @@ from simulation.sim_zookeeper import ZooKeeper
 
 CALL_MAX_MS: Final = 10_000.0
 TURN_MS: Final = 40.0
-FETCH_WAIT_MS: Final = 200
+FETCH_WAIT_MS: Final = 500
 FETCH_MAX_BYTES: Final = 1 << 20
 RESTART: Final = 0.002
 """How often a turn begins with a mirror that knows nothing but its copy's end."""

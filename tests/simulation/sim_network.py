@@ -7,6 +7,7 @@ into it is lost, nobody hears of it, and the requests time out.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -15,6 +16,7 @@ from weakref import WeakSet
 from headrace.broker.core import ClientConnection, Service
 from headrace.broker.network.peers import Lost
 from headrace.client.calls import Call
+from headrace.client.errors import NetworkError
 from headrace.log.files import FileSlice
 from headrace.wire import fetch
 from headrace.wire.apis import ApiKey
@@ -24,6 +26,7 @@ from simulation.sim_clock import Clock, Life
 FRAME_MAX_BYTES: Final = 1 << 24
 DELAY_MIN_MS: Final = 0.1
 DELAY_MAX_MS: Final = 3.0
+ROUNDING_MS: Final = 0.001
 VERSIONS: Final = {
     ApiKey.FETCH: fetch.VERSION_MAX,
     ApiKey.PRODUCE: 9,
@@ -32,6 +35,10 @@ VERSIONS: Final = {
     ApiKey.FIND_COORDINATOR: 3,
     ApiKey.OFFSET_COMMIT: 8,
     ApiKey.OFFSET_FETCH: 7,
+    ApiKey.JOIN_GROUP: 5,
+    ApiKey.SYNC_GROUP: 4,
+    ApiKey.HEARTBEAT: 4,
+    ApiKey.LEAVE_GROUP: 4,
 }
 Done = Callable[[Any], None]
 Way = tuple[str, str]
@@ -69,6 +76,33 @@ class Network:
     def delay_ms(self) -> float:
         return self.clock.between(DELAY_MIN_MS, DELAY_MAX_MS) * self.slow
 
+    def ask_now(self, source: str, target: int, call: Call) -> Any:
+        """Asks, and has the answer in the same moment: for callers that block. Raises `NetworkError`."""
+        host = self.hosts.get(target)
+        way = (source, str(target))
+        is_away = host is None or host.life.is_dead or host.life.is_stopped
+        if host is None or is_away or self.is_cut(*way) or self.is_cut(*way[::-1]):
+            raise NetworkError(f"broker {target} does not answer")
+        problems: list[str] = []
+        server = ClientConnection(
+            host.service,
+            peer=f"{source}:1",
+            frame_limit_bytes=FRAME_MAX_BYTES,
+            on_output=lambda _: None,
+            on_abort=problems.append,
+        )
+        server.turn_left = 1 << 30
+        version = VERSIONS[ApiKey(call.api_key)]
+        encoded = call.encode(version, 1, source)
+        frame = bytearray(encoded if isinstance(encoded, bytes) else b"".join(encoded))
+        host.wake(lambda: server.receive(memoryview(frame), may_keep=False))
+        server.release_responses()
+        parts = [part.read() if isinstance(part, FileSlice) else bytes(part) for part in server.outgoing]
+        host.wake(server.close)
+        if problems or not parts:
+            raise NetworkError(f"broker {target}: {problems or 'no answer at once'}")
+        return call.decode(memoryview(b"".join(parts))[4:], version)
+
 
 class Link:
     """Requests from one process to one broker. Opens a connection when it needs one."""
@@ -92,9 +126,7 @@ class Link:
                 self._later(self._network.delay_ms(), lambda: done(lost))
                 return
             self._connection = _Connection(self._network, self._name, str(self._target), host, self._deliver)
-        self._connection.ask(call, done)
-        connection = self._connection
-        self._later(timeout_ms, lambda: connection.time_out(done))
+        self._connection.ask(call, done, timeout_ms)
 
     def _later(self, delay_ms: float, call: Callable[[], None]) -> None:
         self._network.clock.after(delay_ms, self._life, lambda: self._wake(call))
@@ -121,7 +153,8 @@ class _Connection:
         self._ends = source, target
         self._host = host
         self._deliver = deliver
-        self._waiting: deque[tuple[Call, Done]] = deque()
+        self._waiting: deque[tuple[Call, Done, float]] = deque()
+        self._checks_at_ms = math.inf
         self._arrives_ms = self._returns_ms = 0.0
         self._asked = 0
         network.connections += 1
@@ -136,9 +169,12 @@ class _Connection:
             on_abort=lambda problem: self.end(problem),
         )
 
-    def ask(self, call: Call, done: Done) -> None:
+    def ask(self, call: Call, done: Done, timeout_ms: float) -> None:
         self._asked += 1
-        self._waiting.append((call, done))
+        deadline_ms = self._network.clock.now_ms + timeout_ms
+        self._waiting.append((call, done, deadline_ms))
+        if deadline_ms < self._checks_at_ms:
+            self._check_at(deadline_ms)
         encoded = call.encode(VERSIONS[ApiKey(call.api_key)], self._asked, self._ends[0])
         frame = encoded if isinstance(encoded, bytes) else b"".join(encoded)
         if self._network.is_cut(*self._ends):
@@ -194,7 +230,7 @@ class _Connection:
             length = int.from_bytes(data[at : at + 4], "big")
             frame = memoryview(data)[at + 4 : at + 4 + length]
             at += 4 + length
-            call, done = self._waiting.popleft()
+            call, done, _ = self._waiting.popleft()
             expected = self._asked - len(self._waiting)
             assert int.from_bytes(frame[:4], "big") == expected, f"{self._ends}: not the answer to {expected}"
             done(call.decode(frame, VERSIONS[ApiKey(call.api_key)]))
@@ -204,9 +240,20 @@ class _Connection:
         if not self._network.is_cut(self._ends[1], self._ends[0]):
             self._deliver(self._network.delay_ms(), lambda: self.end("connection reset"))
 
-    def time_out(self, done: Done) -> None:
-        if not self.is_broken and any(waiting is done for _, waiting in self._waiting):
+    def _check_at(self, at_ms: float) -> None:
+        """One event stands for the deadlines of all that wait."""
+        self._checks_at_ms = at_ms
+        self._deliver(at_ms - self._network.clock.now_ms, self._check_deadlines)
+
+    def _check_deadlines(self) -> None:
+        self._checks_at_ms = math.inf
+        if self.is_broken or not self._waiting:
+            return
+        first_ms = min(deadline_ms for _, _, deadline_ms in self._waiting)
+        if first_ms <= self._network.clock.now_ms + ROUNDING_MS:
             self.end("timed out")
+        else:
+            self._check_at(first_ms)
 
     def end(self, problem: str) -> None:
         """The client gives the connection up: what it waits for is lost."""
@@ -218,6 +265,6 @@ class _Connection:
             delay_ms = self._network.delay_ms()
             self._network.clock.after(delay_ms, host.life, lambda: host.wake(self._server.close))
         waiting, self._waiting = self._waiting, deque()
-        for _, done in waiting:
+        for _, done, _ in waiting:
             lost = Lost(problem, was_sent=True)
             self._deliver(0.0, lambda done=done, lost=lost: done(lost))  # type: ignore[misc]

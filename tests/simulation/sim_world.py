@@ -6,6 +6,7 @@ live again within a bound, and what the clients saw is compared with what every 
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import tempfile
@@ -18,12 +19,14 @@ from headrace.broker.replicas import fetcher
 from headrace.coordination import znodes
 from headrace.coordination.topics import TopicRegistry
 from headrace.wire.batch import hop
+from simulation.sim_audit import SimAudit
 from simulation.sim_broker import SETTINGS, UNCLEAN, SimBroker
 from simulation.sim_clients import BROKERS, TOPIC, TOPIC_ID, Acknowledged, SimProducer, SimReader
 from simulation.sim_clock import Clock, Life
 from simulation.sim_disk import Disks
 from simulation.sim_faults import Faults
 from simulation.sim_group import SimGroup
+from simulation.sim_members import SimMembers
 from simulation.sim_mirror import SimMirror
 from simulation.sim_network import Network
 from simulation.sim_zookeeper import SESSION_MS, SimSession, ZooKeeper
@@ -34,12 +37,18 @@ LIVE_MAX_MS: Final = 40_000.0
 DRAIN_MS: Final = 1_500.0
 SEGMENT_BYTES: Final = "16384"
 PRODUCERS: Final = 2
-PAUSES_MS: Final = (60.0, 300.0, 1_000.0)
-"""Of a producer after each batch, at most: most faults are as hard on a partition that gets little."""
-IDLE_FETCHES_MS: Final = (100, 500)
+PAUSES_MS: Final = (300.0, 1_000.0, 2_000.0, 2_000.0, 3_000.0)
+"""Of a producer after each batch, at most, unless something happens: then all hurry."""
+IDLE_FETCHES_MS: Final = (100, 500, 500, 500)
 """How long leaders hold fetches that bring nothing: with few partitions, and with many."""
-MIRRORED: Final = 0.5
-GROUPED: Final = 0.5
+MIRRORED: Final = 0.4
+GROUPED: Final = 0.4
+AMONG_MEMBERS: Final = 0.5
+"""Of the groups: how many have several members at once."""
+AUDITED: Final = 0.06
+AUDITED_IF_UNCLEAN: Final = 0.9
+"""Where something may be lost the audit has more to say."""
+NAMES_EPOCHS: Final = 0.5
 UNCLEAN_WORLDS: Final = 0.15
 KNOWN_MS: Final = 2_000.0
 """How long a broker must have led before it acknowledged something, that no leader before it could have."""
@@ -85,7 +94,8 @@ class World:
         self.producers: list[SimProducer] = []
         self.reader: SimReader | None = None
         self.mirror: SimMirror | None = None
-        self.group: SimGroup | None = None
+        self.group: SimGroup | SimMembers | None = None
+        self.audit: SimAudit | None = None
 
     # --- the run ---
 
@@ -110,24 +120,30 @@ class World:
 
     def _run(self) -> None:
         self._create_topic()
+        if self._is_unclean:
+            self.faults.favour_unclean_elections()
         for number in range(1, BROKERS + 1):
             self.start(number)
         self.later(100.0, self._watch)
         self.clock.run_until(CALM_MS)
-        pause_ms = self.clock.draw.choice(PAUSES_MS)
+        pause_ms = PAUSES_MS[0] if self._is_unclean else self.clock.draw.choice(PAUSES_MS)
         self.producers = [
             SimProducer(number, self.clock, self.network, self.zookeeper, pause_ms)
             for number in range(1, PRODUCERS + 1)
         ]
         for producer in self.producers:
             producer.on_acknowledged = self.faults.acknowledged
-        self.reader = SimReader(self.clock, self.network, self.zookeeper)
+        ends = self.clock, self.network, self.zookeeper
+        self.reader = SimReader(*ends, names_epochs=self.clock.chance(NAMES_EPOCHS))
         for client in (*self.producers, self.reader):
             client.may_lose = self._is_unclean
         if self.clock.chance(GROUPED) and not self._is_unclean:
-            self.group = SimGroup(self.clock, self.network, self.zookeeper)
+            kind = SimMembers if self.clock.chance(AMONG_MEMBERS) else SimGroup
+            self.group = kind(*ends)
         if self.clock.chance(MIRRORED) and not self._is_unclean:
-            self.mirror = SimMirror(self.folder / "mirror", self.clock, self.network, self.zookeeper)
+            self.mirror = SimMirror(self.folder / "mirror", *ends)
+        if self.clock.chance(AUDITED_IF_UNCLEAN if self._is_unclean else AUDITED):
+            self.audit = SimAudit(*ends)
         self.clock.run_until(2 * CALM_MS)
         self.later(0.0, self.faults.next)
         drawn_ms = self.clock.draw.choice(TROUBLES_MS)
@@ -141,6 +157,8 @@ class World:
             producer.is_ending = True
         self.clock.run_until(self.clock.now_ms + DRAIN_MS)
         self._wait_until_in_sync()
+        if self.audit is not None:
+            self.problems.extend(self.audit.finish())
         self._judge_all()
 
     def _create_topic(self) -> None:
@@ -281,6 +299,8 @@ class World:
             broker.close()
         logs = {number: _content(self.folder / str(number) / f"{TOPIC}-0") for number in self.brokers}
         self._judge_mirror(logs)
+        if self.audit is not None:
+            self.problems.extend(self.audit.judge(self.producers, logs[1][:high_watermark]))
         for number, content in logs.items():
             self._judge_log(number, content[:high_watermark], high_watermark)
         if len({content[:high_watermark] for content in logs.values()}) > 1:
@@ -382,7 +402,21 @@ def _content(folder: Path) -> bytes:
 
 
 def simulate(seed: int, troubled_ms: float | None = None) -> Verdict:
-    """Runs a world. An error of the product's own code is a problem of that world, too."""
+    """Runs a world. An error of the product's own code is a problem of that world, too.
+
+    Python's collector of cycles looks at what one world leaves behind, once, and at nothing else.
+    """
+    gc.disable()
+    gc.freeze()
+    try:
+        return _simulated(seed, troubled_ms)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.unfreeze()
+
+
+def _simulated(seed: int, troubled_ms: float | None) -> Verdict:
     world = World(seed, troubled_ms)
     try:
         return world.run()

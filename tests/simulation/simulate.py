@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from typing import Final
 
-from simulation.mutants import MUTANTS, RARE
+from simulation.mutants import MUTANTS
 from simulation.sim_world import Verdict, simulate
 
 PROBLEMS_SHOWN_MAX: Final = 5
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     if chosen.mutants is not None:
-        return find_mutants(chosen.mutants or [name for name in MUTANTS if name not in RARE], chosen.first)
+        return find_mutants(chosen.mutants or list(MUTANTS), chosen.first)
     if chosen.seed is not None:
         verdict = simulate(chosen.seed, chosen.troubled_ms)
         print("\n".join(verdict.trace))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+import pytest
+
 from simulation.mutants import MUTANTS
 from simulation.sim_world import simulate
 
@@ -12,6 +14,7 @@ WORLDS: Final = 200
 TROUBLED_MS: Final = 3_500.0
 KINDS_MIN: Final = 14
 ACKNOWLEDGED_MIN: Final = 3_000
+REPEATED: Final = (3, 24)
 
 
 def test_worlds_keep_their_promises() -> None:
@@ -28,8 +31,9 @@ def test_worlds_keep_their_promises() -> None:
     assert len(faults) >= KINDS_MIN and acknowledged >= ACKNOWLEDGED_MIN, (faults, acknowledged)
 
 
-def test_a_seed_repeats_its_world() -> None:
-    assert simulate(3) == simulate(3)
+@pytest.mark.parametrize("seed", REPEATED)
+def test_a_seed_repeats_its_world(seed: int) -> None:
+    assert simulate(seed, TROUBLED_MS) == simulate(seed, TROUBLED_MS)
 
 
 def test_a_broken_rule_is_found() -> None:
