@@ -36,6 +36,21 @@ def test_every_command_and_option_is_explained(words: tuple[str, ...], command: 
     assert not unexplained
 
 
+@pytest.mark.parametrize(("words", "command"), EVERY, ids=[" ".join(words) for words, _ in EVERY])
+def test_an_option_names_what_it_takes(words: tuple[str, ...], command: object) -> None:
+    """`TIME` or `N`, not Python's `<str>`; the words of a choice are shown as they are."""
+    taking = [param for param in command.params if param.param_type_name == "option" and not param.is_flag]  # type: ignore[attr-defined]
+    unnamed = [param.opts for param in taking if not (param.metavar or "--output" in param.opts)]
+    choices = {"--dialect", "--producers"}
+    assert not [opts for opts in unnamed if not choices & set(opts)]
+
+
+@pytest.mark.parametrize(("words", "command"), EVERY, ids=[" ".join(words) for words, _ in EVERY])
+def test_the_terminal_breaks_the_lines_of_help(words: tuple[str, ...], command: object) -> None:
+    """A docstring's own line breaks, shown in a narrower terminal, would leave ragged lines."""
+    assert all("\n" not in paragraph for paragraph in command.help.split("\n\n"))  # type: ignore[attr-defined]
+
+
 def test_help_is_quick_because_it_loads_little() -> None:
     script = "import sys, headrace.cli.main; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -28,6 +28,7 @@ from headrace.cli import (
     demo,
     dump_log,
     groups,
+    help_texts,
     log,
     mirror,
     produce,
@@ -89,6 +90,7 @@ for group in (topics.app, groups.app, brokers.app, mirror.app, warehouse.app, au
         assert known.callback is not None
         known.callback = in_context(known.callback)
 app.command("completion", rich_help_panel="The site on this machine")(completion.completion)
+help_texts.complete(app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -52,7 +52,9 @@ ConfigOption = Annotated[
 ]
 CompatibilityOption = Annotated[
     Level | None,
-    typer.Option("--compatibility", help="The subject's own level.", case_sensitive=False),
+    typer.Option(
+        "--compatibility", help="The subject's own level, such as full_transitive.", case_sensitive=False
+    ),
 ]
 OwnerOption = Annotated[
     str | None,

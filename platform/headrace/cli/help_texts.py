@@ -1,0 +1,75 @@
+"""What `--help` shows of every command: paragraphs that fit the terminal, and what an option takes.
+
+Owns the words for values (TIME, DURATION, …), one for each kind. Changes nothing but texts.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any, Final
+
+import typer
+from typer.core import TyperCommand, TyperOption
+from typer.models import CommandInfo
+
+# By option: an option of one name takes the same kind of value in every command.
+VALUES: Final = {
+    **dict.fromkeys(("--from", "--to", "--until"), "TIME"),
+    **dict.fromkeys(("--wait", "--timeout", "--seconds", "--grace-hours", "--keep-hours"), "DURATION"),
+    **dict.fromkeys(("--datacenter", "--source", "--name", "--compression"), "NAME"),
+    **dict.fromkeys(("--access-log", "--tls-certificate", "--tls-key", "--contract-test"), "FILE"),
+    "--acks": "0|1|all",
+    "--compatibility": "LEVEL",
+    "--hour": "HOUR",
+    "--key": "KEY",
+    "--key-separator": "TEXT",
+    "--partition": "PARTITION",
+    "--reason": "TEXT",
+    "--resume-at": "ADDRESS",
+    "--state-dir": "FOLDER",
+    "--to-offset": "OFFSET",
+    "--topic": "TOPIC",
+    "--version": "VERSION",
+    "--without": "PART",
+}
+NUMBERS: Final = frozenset(
+    {"--lines", "--limit", "--drop", "--count", "--keep", "--partitions", "--replication-factor"}
+)
+NUMBER: Final = "N"
+
+
+class HelpfulCommand(TyperCommand):
+    """A command whose `--help` names what each option takes, in place of Python's type."""
+
+    def __init__(self, *words: Any, **named: Any) -> None:
+        super().__init__(*words, **named)
+        for option in self.params:
+            if isinstance(option, TyperOption) and option.metavar is None and not option.is_flag:
+                option.metavar = _value(option.opts)
+
+
+def complete(app: typer.Typer) -> None:
+    """Gives every command of the application, and of its groups, its help as `--help` should show it."""
+    for command in commands(app):
+        assert command.callback is not None
+        command.cls = HelpfulCommand
+        command.help = unwrapped(command.help or inspect.getdoc(command.callback) or "")
+
+
+def commands(app: typer.Typer) -> Iterator[CommandInfo]:
+    """All commands of the application and of its groups."""
+    yield from app.registered_commands
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        yield from commands(group.typer_instance)
+
+
+def unwrapped(text: str) -> str:
+    """Returns a docstring with each paragraph as one line, which the terminal breaks where it ends."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
+def _value(names: list[str]) -> str | None:
+    known = [VALUES[name] for name in names if name in VALUES]
+    return known[0] if known else NUMBER if NUMBERS.intersection(names) else None
