@@ -8,6 +8,7 @@ from typing import Final
 EMPTY: Final = {"meta", "br"}
 ELEMENTS: Final = {
     *(
+        "code",
         "html",
         "head",
         "title",

@@ -93,8 +93,12 @@ def test_the_password_is_known_once_it_is_generated(tmp_path: Path) -> None:
     [
         ({"status": "healthy", "age_s": 3}, None),
         ({"status": "healthy", "age_s": 60}, "had its last heartbeat at"),
-        ({"status": "unhealthy", "age_s": 3}, "is not healthy"),
-        ({"status": None, "age_s": None}, "is not healthy"),
+        (
+            {"status": "unhealthy", "age_s": 3},
+            "Airflow reports unhealthy of its scheduler; its last heartbeat: 20",
+        ),
+        ({"status": "unhealthy", "age_s": None}, "Airflow's scheduler has sent no heartbeat yet"),
+        ({"status": None, "age_s": None}, "Airflow's scheduler has sent no heartbeat yet"),
         (None, "without Airflow's scheduler"),
     ],
 )

@@ -169,6 +169,16 @@ def test_pages_are_well_formed_and_show_hostile_names_as_text(name: str) -> None
     assert not any(character in html.decode() for character in ("\x1b", "\u202e"))
 
 
+def test_commands_in_a_text_are_shown_as_commands() -> None:
+    """Whatever stands between the backticks stays text."""
+    state = Mark("well", Tone.GOOD)
+    text = f"Run `headrace audit report`, not `{EVIL}` or `"
+    shown = render(Page("a", state, about=text, problems=(text,)), NOW_MS).decode()
+    assert shown.count("Run <code>headrace audit report</code>, not <code>") == 2
+    PageReader(shown)
+    assert "<script>" not in shown and shown.count("<code>") == shown.count("</code>") == 4
+
+
 def test_a_page_loads_and_runs_nothing() -> None:
     [style] = PageReader(render(locked(), NOW_MS).decode()).styles
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()

@@ -41,8 +41,11 @@ class AirflowProbe:
             response = get(url)
             health = response.json()[self.component]
             heartbeat = health.get(f"latest_{self.component}_heartbeat")
-            if health.get("status") != "healthy" or heartbeat is None:
-                return f"Airflow's {self.component} is not healthy: it reports {health}"
+            if heartbeat is None:
+                return f"Airflow's {self.component} has sent no heartbeat yet"
+            if health.get("status") != "healthy":
+                status = health.get("status") or "nothing"
+                return f"Airflow reports {status} of its {self.component}; its last heartbeat: {heartbeat}"
             if datetime.now(UTC) - datetime.fromisoformat(heartbeat) > HEARTBEAT_AGE_MAX:
                 return f"Airflow's {self.component} had its last heartbeat at {heartbeat}"
         except httpx.HTTPError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -58,6 +59,7 @@ tr{border-bottom:1px solid var(--line);padding:.4rem 0}td,td.n,td:first-child{bo
 text-align:left;white-space:normal}td:empty{display:none}td[data-label]::before{content:attr(data-label) ": ";
 color:var(--soft)}}
 """
+_COMMAND: Final = re.compile(r"`([^`]+)`")
 STYLE_HASH: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 
 KIND: Final = "text/html; charset=utf-8"
@@ -208,7 +210,7 @@ def render(
 ) -> bytes:
     """Returns the page as HTML, in UTF-8. With `refreshes` a browser loads it again by itself."""
     refresh = f'<meta http-equiv="refresh" content="{REFRESH_S}">\n' if refreshes else ""
-    problems = "".join(f'<p class="problem">{_text(problem)}</p>\n' for problem in page.problems)
+    problems = "".join(f'<p class="problem">{_prose(problem)}</p>\n' for problem in page.problems)
     figures = "".join(
         f"<div><dt>{_text(name)}</dt><dd>{_cell('not known' if value is None else value)}</dd></div>\n"
         for name, value in page.figures
@@ -228,7 +230,7 @@ def render(
 <body>
 <header><h1>{_text(page.title)}</h1>
 <span class="state {page.state.tone}">{_text(page.state.text)}</span></header>
-<p class="soft">{_text(page.about)}</p>
+<p class="soft">{_prose(page.about)}</p>
 {problems}{f"<dl>{figures}</dl>" if figures else ""}
 {"".join(map(_table, page.tables))}
 <footer class="soft">
@@ -315,6 +317,11 @@ def _text(text: str) -> str:
     # Cut first: what is escaped may be longer.
     cut = text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"
     return escape(escaped(cut))
+
+
+def _prose(text: str) -> str:
+    """A text whose commands, in backticks, are shown as such. What is between them is escaped before."""
+    return _COMMAND.sub(r"<code>\1</code>", _text(text))
 
 
 def _navigation(neighbours: Iterable[Neighbour]) -> str:
