@@ -23,7 +23,7 @@ from headrace.fleet.airflow_units import airflow_of
 from headrace.fleet.topics.contract_test import contract_test
 from headrace.fleet.topics.deciding import Do, Plan, Step, What, copy_partitions, merged_load
 from headrace.fleet.topics.present import (
-    READ_TIMEOUT_MS,
+    ADMIN_TIMEOUT_MS,
     REGISTRY_ROUNDS,
     Present,
     PresentDags,
@@ -42,7 +42,7 @@ from headrace.site.errors import SiteError
 from headrace.site.site import Site
 from headrace.wire.errors import ErrorCode
 
-COPY_WAIT_MAX_S: Final = 40.0
+COPY_WAIT_MAX_S: Final = 90.0
 """The registry of a mirrored datacenter copies every ten seconds, mirrors look for topics every two."""
 POLL_S: Final = 0.3
 LOAD_TAG: Final = "load"
@@ -203,7 +203,7 @@ class SiteTopics:
 
     @contextmanager
     def _admin(self, where: str) -> Iterator[Admin]:
-        with Admin(self.context.datacenter(where).bootstrap, timeout_ms=READ_TIMEOUT_MS) as admin:
+        with Admin(self.context.datacenter(where).bootstrap, timeout_ms=ADMIN_TIMEOUT_MS) as admin:
             yield admin
 
     @contextmanager

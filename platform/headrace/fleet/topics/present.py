@@ -20,7 +20,8 @@ from headrace.registry.errors import SCHEMA_NOT_FOUND, SUBJECT_NOT_FOUND, Regist
 from headrace.site.context import Context, ContextDatacenter
 from headrace.warehouse.schedule import LoadSchedule, parse_schedule
 
-READ_TIMEOUT_MS: Final = 8_000.0
+ADMIN_TIMEOUT_MS: Final = 30_000.0
+"""Longer than a busy machine stalls: an answer that comes late is better than half a topic."""
 REGISTRY_ROUNDS: Final = 2
 
 
@@ -99,7 +100,7 @@ def read_datacenter(
     """Raises the errors of the registry's and the brokers' clients."""
     with SchemaRegistryClient(datacenter.registry, retry_rounds=REGISTRY_ROUNDS) as registry:
         found = read_subject(registry, subject, schema)
-    with Admin(datacenter.bootstrap, timeout_ms=READ_TIMEOUT_MS) as admin:
+    with Admin(datacenter.bootstrap, timeout_ms=ADMIN_TIMEOUT_MS) as admin:
         return PresentDatacenter(
             datacenter.name, found, read_topic(admin, topic), _sources_of(context, datacenter)
         )
