@@ -7,7 +7,7 @@ Owns the markers in pages, HTML comments that a reader does not see:
     <!-- shown: not run: REASON -->     they do not
     <!-- shown: exits 1 -->             a command of the next block may end with this code
     <!-- shown: file main.tf -->        the next block is this file, in the folder of the commands around it
-    <!-- shown: needs go -->            without this program the page ends here for the test
+    <!-- shown: needs go -->            without this program, or its packages, the test ends here
     <!-- shown: before: COMMAND -->     what a reader does before the next block, such as an edit
 
 The first two hold until the next of them, so one at a page's top is enough. Clauses are joined by ` | `.
@@ -45,7 +45,7 @@ class MarkerError(Exception):
 class Step(NamedTuple):
     """A command with the output that the page shows below it; or a file, if `file` is not empty.
 
-    `needs`: a program without which neither this step nor those below it can run.
+    `needs`: a program without which, or without whose packages, neither this step nor those below it can run.
     """
 
     page: str

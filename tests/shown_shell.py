@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -19,11 +21,20 @@ from typing import Final, NamedTuple, Self
 
 from shown_runs import Step, difference
 
-COMMAND_MAX_S: Final = 280.0
+COMMAND_MAX_S: Final = 400.0
 HEADERS: Final = ("context ", "no context, ")
 """Lines on stderr that say what a command works on; pages leave them out."""
 # Of the test itself, and of the make that started it.
 LEFT_OUT: Final = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "HEADRACE_HOME", "VIRTUAL_ENV", "PYTHONPATH")
+UNREACHABLE: Final = re.compile(
+    r"could not transfer artifact|dial tcp|unknown host|no such host|name resolution|i/o timeout",
+    re.IGNORECASE,
+)
+"""What Maven and go say where their registries are not reached."""
+
+
+class CannotRunError(Exception):
+    """A program that the page needs is not installed, or does not reach its registry of packages."""
 
 
 class Ran(NamedTuple):
@@ -76,11 +87,19 @@ class Shell:
         return Ran(code, self._output.read_text(errors="backslashreplace"), time.monotonic() - begun)
 
     def follow(self, step: Step) -> Ran:
-        """Runs a page's step, or writes its file. Fails unless exit code and shape are as the page says."""
+        """Runs a page's step, or writes its file. Fails unless exit code and shape are as the page says.
+
+        Raises `CannotRunError` if the page says what the step needs, and that is not to be had here.
+        """
         if step.file:
             (self.folder / step.file).write_text("\n".join(step.output) + "\n")
             return Ran(0, "", 0.0)
+        if step.needs and shutil.which(step.needs) is None:
+            raise CannotRunError(f"{step.needs} is not installed")
         ran = self.run(step.command)
+        fetches = bool(step.needs) and step.command.startswith(f"{step.needs} ")
+        if ran.code and fetches and (said := UNREACHABLE.search(ran.output)):
+            raise CannotRunError(f"{step.needs} does not reach its registry of packages ({said[0]})")
         assert ran.code in step.exit_codes, f"{step} ended with {ran.code}:\n{ran.output}"
         if step.output:
             lines = ran.output.splitlines(keepends=True)

@@ -33,7 +33,6 @@ pytestmark = pytest.mark.real_client
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "reporting"
 FIRST_TOPIC = EXAMPLES.with_name("first-topic")
 ORDERS = "order-placed"
-GO_MODULE = Path(__file__).parents[1] / "programs" / "franz-go"
 COUNT = 1_000
 RUN_WAIT_MAX_S = 240.0
 RESOLVE_MAX_S = 90.0
@@ -121,7 +120,7 @@ def go_checkout(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def _built(module: Path, *sources: Path) -> list[str]:
     if shutil.which("go") is None:
         pytest.skip("go is not installed: the Go example is not run")
-    for path in (*sources, GO_MODULE / "go.mod", GO_MODULE / "go.sum"):
+    for path in (*sources, FIRST_TOPIC / "go.mod", FIRST_TOPIC / "go.sum"):
         shutil.copy(path, module)
     program = module / "program"
     run_checked(["go", "vet", "-C", str(module), "."], timeout_s=RUN_WAIT_MAX_S)

@@ -5,6 +5,7 @@ Nothing is run. `headrace …`, `make …`, `python -m headrace.…`, and units 
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
 import subprocess
@@ -52,9 +53,15 @@ def in_blocks() -> Iterator[Shown]:
 # --- headrace ---
 
 
+@functools.cache
+def parser() -> Any:
+    """The parser of all commands. Making it takes longer than parsing hundreds of command lines."""
+    return typer.main.get_command(app)
+
+
 def parse_whole(arguments: list[str]) -> None:
     """Parses a command line with the real parser, down to the command. Raises what the parser raises."""
-    command: Any = typer.main.get_command(app)
+    command: Any = parser()
     context: Any = None
     name = "headrace"
     while True:
@@ -72,7 +79,7 @@ def options_of(command: Any) -> set[str]:
 
 def check_named(words: list[str]) -> str:
     """Returns what is wrong with a command that may hold placeholders: its names and options exist."""
-    command: Any = typer.main.get_command(app)
+    command: Any = parser()
     known = options_of(command)
     for word in words:
         if word.startswith("-") and word != "-":

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from shown_runs import NOT_RUN, SITES, MarkerError, Step, difference, has_commands, marked_blocks, steps
-from shown_shell import Shell
+from shown_shell import CannotRunError, Shell
 
 ROOT = Path(__file__).parents[2]
 RUN_MIN = 25
@@ -207,3 +207,20 @@ def test_a_shell_keeps_its_folder_and_variables(tmp_path: Path) -> None:
 def test_a_command_that_does_not_end_is_named(tmp_path: Path) -> None:
     with Shell(tmp_path, tmp_path) as shell, pytest.raises(AssertionError, match="begun"):
         shell.run("echo begun; sleep 1000", timeout_s=0.5)
+
+
+def test_what_a_step_needs(tmp_path: Path) -> None:
+    """A missing program, and one that does not reach its packages, are named; any other failure is one."""
+    needs = step("false")._replace(needs="headrace-knows-no-such-program")
+    (tmp_path / "fetch").write_text("echo dial tcp: lookup nowhere: no such host; exit $1")
+    fetches = step("bash fetch 1")._replace(needs="bash")
+    with Shell(tmp_path, tmp_path) as shell:
+        with pytest.raises(CannotRunError, match="headrace-knows-no-such-program is not installed"):
+            shell.follow(needs)
+        with pytest.raises(CannotRunError, match=r"bash does not reach its registry.*dial tcp"):
+            shell.follow(fetches)
+        shell.follow(fetches._replace(command="bash fetch 0"))
+        with pytest.raises(AssertionError, match="ended with 1"):
+            shell.follow(fetches._replace(command="echo dial tcp; false"))
+        with pytest.raises(AssertionError, match="ended with 1"):
+            shell.follow(fetches._replace(command="bash -c false"))

@@ -5,5 +5,5 @@ from headrace.tables import connect
 table = connect("site").table("order-placed")
 orders = table.pandas(columns=["header", "total"])
 service = orders["header"].str.get("service").rename("service")
-print(table.hours())
+print(*table.hours(), sep=",")
 print(orders.groupby(service)["total"].agg(["count", "sum"]))
