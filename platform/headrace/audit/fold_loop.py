@@ -17,6 +17,7 @@ from typing import Any, Final
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from headrace.audit.report.naming import DetectionTime, detection_times, forget_names, name_findings
+from headrace.audit.report.settled import Keeper
 from headrace.audit.store import upkeep
 from headrace.audit.store.place import StorePlace
 from headrace.audit.store.store import AuditStore, StoreError, is_damage, problem_of
@@ -61,6 +62,7 @@ class FoldLoop:
         self._unreadable_count = 0
         self._set_aside: list[SetAside] = []
         self._detection: list[DetectionTime] = []
+        self._keeper = Keeper()
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -223,9 +225,10 @@ class FoldLoop:
         return polled._replace(records=kept)
 
     def _name(self, store: AuditStore, begun_ms: int) -> None:
-        """Notes what is wrong now, and how long it took to be named."""
+        """Notes what is wrong now, and how long it took to be named; keeps verdicts on settled hours."""
         try:
             name_findings(store, now_ms(), begun_ms)
+            self._keeper.keep_some(store, now_ms())
             with store.reading() as connection:
                 self._detection = detection_times(connection, now_ms() - DAY_MS)
         except SQLAlchemyError as error:

@@ -7,7 +7,6 @@ of two equal counts, and chooses among overlapping ones (`audit.store.cover`).
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -29,11 +28,12 @@ from headrace.audit.counting.partition_counter import (
 from headrace.audit.counting.replica_contents import ASK_S, PASSES_EVERY_S, ReplicaContents
 from headrace.audit.counting.resuming import count_again, deleted_part, log_starts, resume
 from headrace.audit.counting.salvage import count_past_damage
+from headrace.audit.counting.set_aside_again import SetAsidePlaces
 from headrace.audit.counting.settings import AuditorSettings, named_id, sources_of
 from headrace.audit.counting.standing import Standings, TopicMadeAgainError
 from headrace.audit.topic.publish import AuditPublisher, AuditPublishError, UnpublishableRecordError
 from headrace.audit.topic.reader import AuditReader, ReportedProducers
-from headrace.audit.topic.records import DATACENTER_TIER, AuditRecord, CorruptRecord
+from headrace.audit.topic.records import DATACENTER_TIER, AuditRecord, CorruptRecord, ReceivedRecord
 from headrace.client import Admin, Consumer
 from headrace.client.admin import EARLIEST
 from headrace.client.cluster import TopicInfo
@@ -56,7 +56,6 @@ NEVER: Final = float("inf")
 RETRIED: Final = (ClientError, CoordinationError, RegistryError, RegistryUnavailableError, AuditPublishError)
 FETCH_FAILURES_MAX: Final = 8  # in a row; then the auditor asks the broker for the cause
 UNPUBLISHED_MAX: Final = 20_000  # records; counting waits while as many cannot be published
-NOT_AUDITED: Final = re.compile(r"_.*")  # the audit's own topics, Kafka's internal ones
 
 
 class Auditor:
@@ -101,17 +100,16 @@ class Auditor:
         self._unpublished: list[AuditRecord] = []
         self._raw = RawReader(settings.bootstrap, client_id)
         self._standings = Standings(self._raw)
+        self._places = SetAsidePlaces(self._raw)
         self._disks = DiskDamage(settings.bootstrap, client_id, self._raw)
-        self._replicas = ReplicaContents(
-            settings.bootstrap, client_id, pass_s=min(PASSES_EVERY_S, 10 * settings.every_s)
-        )
+        pass_s = min(PASSES_EVERY_S, 10 * settings.every_s)
+        self._replicas = ReplicaContents(settings.bootstrap, client_id, pass_s=pass_s)
         self._topics: dict[str, TopicInfo] = {}
         self._stuck: dict[tuple[str, int], str] = {}  # partition → problem
         self._look_at_s: dict[tuple[str, int], float] = {}  # partition → when to look closely (again)
         self._looks: dict[tuple[str, int], int] = {}  # partition → close looks in a row that did not help
         self._look_after_s = self._ask_disks_at_s = 0.0
-        self._corrupt_count = 0
-        self._problem = "starting"
+        self._corrupt_count, self._problem = 0, "starting"
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -172,8 +170,12 @@ class Auditor:
         """Learns how far the log of each partition was counted."""
         self._reader.register_schemas()
         self._reader.discover()
-        learn, is_stopping = self._producers.learn, self._stopping.is_set
-        self._standings.marks = resume(self._reader, self.settings.datacenter, learn, is_stopping)
+        where, is_stopping = self.settings.datacenter, self._stopping.is_set
+        self._standings.marks = resume(self._reader, where, self._learn, is_stopping)
+
+    def _learn(self, received: ReceivedRecord) -> None:
+        self._producers.learn(received)
+        self._places.learn(received)
 
     # --- counting ---
 
@@ -183,7 +185,7 @@ class Auditor:
         self._topic_ids = {name: info.topic_id for name, info in found.items()}
         self._forget_deleted({(name, partition) for name in found for partition in found[name].partitions})
         ids = {name: named_id(topic_id) for name, topic_id in self._topic_ids.items()}
-        names = [n for n in found if self.settings.topics.fullmatch(n) and not NOT_AUDITED.fullmatch(n)]
+        names = list(filter(self.settings.counts, found))
         sources = None if self._mirrors is None else sources_of(self._mirrors, names)
         fresh: list[CountedPartition] = []
         for name in sorted(names):
@@ -241,7 +243,7 @@ class Auditor:
 
     def _forget_deleted(self, existing: set[tuple[str, int]]) -> None:
         """Forgets partitions of topics that were deleted, or deleted and made again."""
-        ids = {name: named_id(topic_id) for name, topic_id in self._topic_ids.items()}
+        ids = {name: named_id(each) for name, each in self._topic_ids.items()}
         made_again = {key for key, topic_id in self._counted_ids.items() if topic_id != ids.get(key[0])}
         gone = (self._counters.keys() - existing) | (self._counters.keys() & made_again)
         if not gone:
@@ -256,7 +258,7 @@ class Auditor:
 
     def _count(self) -> None:
         for received in self._reader.poll(0.0).records:
-            self._producers.learn(received)
+            self._learn(received)
             count_again(received, self._counters, self._standings, self._consumer)
         try:
             fetched = self._consumer.poll_batches(POLL_S)
@@ -271,11 +273,11 @@ class Auditor:
         self._look_at_failing()
 
     def _ask_brokers(self) -> None:
-        """Asks what the brokers' scrubs found, and what a piece of a broker's replicas holds."""
+        """Asks what scrubs found, what damaged places and a piece of a broker's replicas hold now."""
         now_s, counters = time.monotonic(), self._counters
         if now_s >= self._ask_disks_at_s:
             self._ask_disks_at_s = now_s + ASK_DISKS_S
-            self._unpublished += self._disks.news(counters)
+            self._unpublished += [*self._disks.news(counters), *self._places.news(counters)]
         self._unpublished += self._replicas.news(counters, self._standings.marks, self._topics, now_s)
 
     def _feed(self, batches: FetchedBatches) -> None:
@@ -383,15 +385,13 @@ class Auditor:
             try:
                 self._publisher.publish(record)
             except UnpublishableRecordError as error:
-                # What it counted stays unknown to the audit; the others must not wait for it.
+                # The audit will not know what it counted; the others must not wait for it.
                 logger.error("a record about %s cannot be published: %s", record.key(), error)
         self._publisher.flush()
         damages = (record for record in self._unpublished if isinstance(record, CorruptRecord))
         self._corrupt_count += sum(bool(damage.cause) for damage in damages)
         self._unpublished.clear()
-        counters = [
-            (counter, self._consumer.high_watermark(*key) or 0) for key, counter in self._counters.items()
-        ]
+        counters = [(each, self._consumer.high_watermark(*key) or 0) for key, each in self._counters.items()]
         ids = {topic: topic_id for (topic, _), topic_id in self._counted_ids.items()}
         for part in heartbeat(now_ms(), counters, ids):
             self._publisher.publish(part)

@@ -162,6 +162,11 @@ class PartitionCounter:
             if len(self._tally) >= SPANS_PER_TALLY_MAX:
                 self._cut_tallies += self._cut()
 
+    def beside(self, address: int) -> PartitionCounter:
+        """Returns another counter of the same partition, which begins at `address`."""
+        is_trusted = self._trusted
+        return PartitionCounter(self.partition, address, self.bucket_ms, lambda _, each: is_trusted(each))
+
     def set_aside(self, damage: Damage) -> None:
         """Continues behind a damaged batch at `counted_to`, which no tally covers."""
         self._cut_tallies += self._cut()

@@ -16,6 +16,7 @@ from headrace.coordination.mirrors import MirrorMap
 from headrace.wire.primitives import NO_UUID
 
 EVERY_DEFAULT_S: Final = 5.0
+NOT_AUDITED: Final = re.compile(r"_.*")  # the audit's own topics, Kafka's internal ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,10 @@ class AuditorSettings:
     topics: re.Pattern[str] = re.compile(".*")
     every_s: float = EVERY_DEFAULT_S
     bucket_ms: int = BUCKET_DEFAULT_MS
+
+    def counts(self, topic: str) -> bool:
+        """Whether a topic is to be counted."""
+        return bool(self.topics.fullmatch(topic)) and not NOT_AUDITED.fullmatch(topic)
 
 
 def sources_of(mirrors: MirrorMap, topics: Iterable[str]) -> dict[str, list[SourcePartition]]:

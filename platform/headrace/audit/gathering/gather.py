@@ -43,6 +43,7 @@ from headrace.audit.gathering.repairs import acceptances_of, moved_claims, resen
 from headrace.audit.gathering.tests import doubled_rows, unsound_files
 from headrace.audit.gathering.topics import NamedTopics, repeated_tallies, share_claims
 from headrace.audit.store import tables
+from headrace.audit.store.kept import last_warehouse
 from headrace.audit.times import HOUR_MS, OUTSIDE_MS, hour_start
 from headrace.audit.topic.declarations import Incarnation, counted_from
 from headrace.audit.topic.records import ANALYSIS_TIER, DATACENTER_TIER
@@ -85,14 +86,14 @@ def evidence(connection: Connection, topic: str, hours_ms: list[int]) -> Iterato
     if OUTSIDE_MS in hours_ms:
         from_ms, to_ms = ANY_TIME_MS  # a store that older versions filled holds such times as they are
     facts = _Gatherer(connection, topic, from_ms, to_ms)
-    datacenters = _datacenters(connection, topic)
+    datacenters = datacenters_of(connection, topic)
     partitions = facts.partition_evidence()
     states = {name: publishers(connection, name) for name in datacenters}
     names = {name: publisher_names(connection, name) for name in datacenters}
     numbers = {name: numbers_of_topics(connection, topic, name, facts.named) for name in datacenters}
     declared = _incarnations(connection, topic)
     accepted = acceptances_of(connection, topic, from_ms, to_ms)
-    warehouse = _last_warehouse(connection, topic)
+    warehouse = last_warehouse(connection, topic)
     unsound = unsound_files(connection, topic, warehouse)
     doubled = doubled_rows(connection, topic, warehouse)
     for hour_ms in hours_ms:
@@ -159,7 +160,7 @@ class _Gatherer:
         self._connection = connection
         self._topic = topic
         self._from_ms, self._to_ms = from_ms, to_ms
-        self._warehouse = _last_warehouse(connection, topic)
+        self._warehouse = last_warehouse(connection, topic)
         self._partitions: defaultdict[SourcePartition, PartitionFacts] = defaultdict(PartitionFacts)
         self._repeated = repeated_tallies(connection, topic, self.named)
         # Loads report on partitions of the analysis cluster: (partition, id of its topic) → source partition.
@@ -377,7 +378,8 @@ def _incarnations(connection: Connection, topic: str) -> defaultdict[str, list[I
     return found
 
 
-def _datacenters(connection: Connection, topic: str) -> list[str]:
+def datacenters_of(connection: Connection, topic: str) -> list[str]:
+    """Returns the datacenters that any tier has reported on, of a topic."""
     found: set[str] = set()
     for table in (tables.hours, tables.beats):
         query = select(table.c.datacenter).where(table.c.topic == topic).distinct()
@@ -389,10 +391,3 @@ def _with_rest(rows: Iterable[Any], count: int) -> Iterator[tuple[Any, ...]]:
     """Yields the first `count` values of each row, and the others as one."""
     for row in rows:
         yield (*row[:count], row[count:])
-
-
-def _last_warehouse(connection: Connection, topic: str) -> str | None:
-    """Returns the warehouse that loaded `topic` last."""
-    table = tables.load_ranges
-    query = select(table.c.warehouse).where(table.c.topic == topic).order_by(table.c.committed_ms.desc())
-    return connection.execute(query.limit(1)).scalar()

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from sqlalchemy import Connection
+
 from headrace.audit import phrases
 from headrace.audit.evidence import Accepted, Counts, Evidence, Policy, Status, Verdict, worst
 from headrace.audit.gathering import gather
@@ -17,6 +19,7 @@ from headrace.audit.gathering.repairs import AskedRecount, asked_recounts
 from headrace.audit.gathering.tests import VerifiedTable, verified_tables
 from headrace.audit.report.naming import DetectionTime, detection_times
 from headrace.audit.report.remedies import command_of
+from headrace.audit.report.settled import NOTHING_KEPT, POLICY, KeptHours, kept_hours
 from headrace.audit.report.totals import totals_of
 from headrace.audit.store.fold_set_aside import read_set_aside
 from headrace.audit.store.store import AuditStore
@@ -138,23 +141,47 @@ def report(
     *,
     policy: Policy | None = None,
     now_ms: int | None = None,
+    use_kept: bool = True,
 ) -> Report:
-    """Judges every hour of event time that overlaps [from_ms, to_ms), of one topic or of all."""
+    """Judges every hour of event time that overlaps [from_ms, to_ms), of one topic or of all.
+
+    `use_kept`: whether those on settled hours may be the ones that the auditor keeps (`report.settled`).
+    """
     policy = policy or Policy()
     now_ms = wall_ms() if now_ms is None else now_ms
     verdicts: list[Verdict] = []
+    window = (from_ms, to_ms)
     with store.reading() as connection:
         for name in gather.topics(connection) if topic is None else [topic]:
-            hours = gather.hours(connection, name, from_ms, to_ms)
-            for evidence in gather.evidence(connection, name, hours):
-                verdict = judge(evidence, policy, now_ms)
-                if any(verdict.counts) or verdict.findings:
-                    verdicts.append(verdict)
+            found = kept_hours(connection, name, *window) if use_kept and policy == POLICY else NOTHING_KEPT
+            judged = _verdicts(connection, name, found, window, policy, now_ms)
+            verdicts += (each for each in judged if any(each.counts) or each.findings)
         aside = tuple(read_set_aside(connection))
         recounts = tuple(asked_recounts(connection, topic))
         verified = tuple(verified_tables(connection, topic))
         detection = tuple(detection_times(connection, now_ms - DAY_MS))
     return Report(now_ms, tuple(verdicts), aside, recounts, verified, detection)
+
+
+def _verdicts(
+    connection: Connection,
+    topic: str,
+    found: KeptHours,
+    window: tuple[int | None, int | None],
+    policy: Policy,
+    now_ms: int,
+) -> list[Verdict]:
+    """Returns the verdicts on a topic's hours, kept or fresh, by hour, then datacenter."""
+    verdicts: list[Verdict] = []
+    fresh: list[int] = []
+    for hour_ms in gather.hours(connection, topic, *window):
+        settled = found.of_hour(hour_ms)
+        if settled is None:
+            fresh.append(hour_ms)
+        else:
+            verdicts += settled
+    verdicts += (judge(each, policy, now_ms) for each in gather.evidence(connection, topic, fresh))
+    return sorted(verdicts, key=lambda verdict: (verdict.hour_ms, verdict.datacenter))
 
 
 def is_complete(

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 
 from headrace.audit.batches.tally import Span
 from headrace.audit.intervals import Interval
-from headrace.audit.store import tables
+from headrace.audit.store import kept, tables
 from headrace.audit.store.cover import Candidate, choose
 from headrace.audit.store.fold_recount import fold_recount
 from headrace.audit.store.fold_repairs import fold_acceptance, fold_resent, fold_tested
@@ -55,10 +55,14 @@ _Overlapped = defaultdict[tuple[Any, ...], list[Interval]]
 def fold_records(connection: Connection, records: Iterable[ReceivedRecord]) -> None:
     """Folds records. Raises `ValueError` for one that the store does not hold."""
     overlapped: _Overlapped = defaultdict(list)
+    is_any_kept = kept.any_kept(connection)
     for received in records:
+        if is_any_kept:
+            kept.forget_changed(connection, received)
         _fold_record(connection, received, overlapped)
     # Once for all records: a stranger's tallies may overlap by the thousand.
     for place, ranges in overlapped.items():
+        kept.forget_topic(connection, *place[:2])
         _reselect(connection, dict(zip(_PLACE, place, strict=True)), ranges)
 
 

@@ -1,5 +1,5 @@
-"""The audit store's tables of what was measured and tested: clocks, verifications, doubles, and how
-long findings took to be named. `audit.store.tables` has all others.
+"""The audit store's tables of what was measured, tested and kept: clocks, verifications, doubles, how long
+findings took to be named, verdicts on settled hours. `audit.store.tables` has all others.
 """
 
 from __future__ import annotations
@@ -80,4 +80,19 @@ named = Table(
     _text("hop"),
     _number("took_ms"),
     _number("named_ms"),
+)
+
+# Verdicts on hours that are complete, as long as nothing contradicts them (`audit.store.kept`).
+kept = Table(
+    "kept",
+    metadata,
+    _key("topic", String),
+    _key("hour_ms", BigInteger),
+    _key("datacenter", String),
+    _text("counted_from"),
+    _number("producer"),
+    _number("datacenter_count"),
+    _number("analysis"),
+    _number("warehouse"),
+    _number("dead_lettered"),
 )

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, create_engine, event, inspect, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 
-from headrace.audit.store import measured_tables, tables
+from headrace.audit.store import kept, measured_tables, tables
 from headrace.audit.store.clocks import ClockWatch
 from headrace.audit.store.fold import fold_records
 from headrace.audit.store.fold_set_aside import add_set_aside, read_set_aside
@@ -162,7 +162,10 @@ class AuditStore:
         records = list(records)
         clocks = [each._asdict() for each in self._clocks.measure(records)]
         with self.writing() as connection:
+            kept.take_turn(connection)
             fold_records(connection, records)
+            for clock in clocks:
+                kept.forget_publisher(connection, clock["datacenter"], clock["publisher"])
             upsert(connection, measured_tables.clocks, clocks, newer_by="said_ms")
             rows = [
                 {"topic": topic, "partition": partition, "address": address}

@@ -24,7 +24,7 @@ from sqlalchemy import (
 
 from headrace.wire.content import from_hex, hex_of
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 
 metadata = MetaData()
 
@@ -261,6 +261,7 @@ load_ranges = Table(
     _number("committed_ms"),
     Column("from_source", Boolean, nullable=False),
 )
+Index("load_ranges_topic", load_ranges.c.topic, load_ranges.c.committed_ms)
 
 load_rows = Table(
     "load_rows",

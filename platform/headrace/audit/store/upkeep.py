@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from headrace.audit.batches.tally import BUCKET_DEFAULT_MS, RunningTally, Span
-from headrace.audit.store import tables
+from headrace.audit.store import kept, tables
 from headrace.audit.store.fold import digest_of
 from headrace.audit.store.store import AuditStore
 from headrace.audit.times import HOUR_MS
@@ -40,6 +40,7 @@ def merge(store: AuditStore, before_ms: int) -> int:
     Overlapping tallies are not merged, because the choice among them may still change.
     """
     with store.writing() as connection:
+        kept.take_turn(connection)
         runs = list(_runs(_old_tallies(connection, before_ms)))
         return sum(_merge_run(connection, run) for run in runs)
 
@@ -51,6 +52,7 @@ def forget(store: AuditStore, before_ms: int) -> int:
     """
     hours = tables.hours
     with store.writing() as connection:
+        kept.take_turn(connection)
         old = connection.execute(select(hours).where(hours.c.touched_ms < before_ms)).all()
         for row in old:
             _forget_hour(connection, row.topic, row.datacenter, row.hour_ms)
@@ -149,6 +151,7 @@ def _spans_of(connection: Connection, row: int) -> tuple[Span, ...]:
 
 
 def _forget_hour(connection: Connection, topic: str, datacenter: str, hour_ms: int) -> None:
+    kept.forget_hours(connection, topic, [hour_ms], datacenter)
     tally, span, handover, rows = tables.tallies, tables.spans, tables.handovers, tables.load_rows
     of_topic = select(tally.c.id).where(tally.c.topic == topic, tally.c.datacenter == datacenter)
     connection.execute(
