@@ -206,6 +206,11 @@ def _fill_other_tiers(connection: Any, topic: str, number: int, hours: int) -> N
         insert(tables.hours),
         [{**place, "hour_ms": FIRST_HOUR_MS + hour * HOUR_MS, "touched_ms": 1} for hour in range(hours)],
     )
+    _fill_loads(connection, topic, hours)
+
+
+def _fill_loads(connection: Any, topic: str, hours: int) -> None:
+    """One load an hour."""
     load = {"warehouse": WAREHOUSE, "topic": topic, "log_partition": 0}
     loads = [{**load, "load_sequence": hour} for hour in range(hours)]
     size, count = 6 * BATCH_BYTES, 6 * RECORDS_PER_BUCKET

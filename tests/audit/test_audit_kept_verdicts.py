@@ -51,7 +51,7 @@ from headrace.audit.topic.resent import ResentRecord
 from headrace.audit.topic.said_of_tables import VerifiedRecord
 from headrace.coordination.declared import ANY, REPORTING, Change
 
-EXAMPLES = 40  # sequences of records; more find nothing else, and take longer
+EXAMPLES = 25  # sequences of records; more find nothing else, and take longer
 HOURS = 3
 PRODUCERS = (7, 8)
 BATCHES = [

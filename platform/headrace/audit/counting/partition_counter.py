@@ -125,6 +125,7 @@ class PartitionCounter:
         self.counted_to = from_address
         self.bucket_ms = bucket_ms
         datacenter = partition.source.datacenter
+        self._trusts = trusted
         self._trusted = lambda producer_id: trusted(datacenter, producer_id)
         self._tally = RunningTally(bucket_ms, self._trusted)
         self.last = last
@@ -164,8 +165,7 @@ class PartitionCounter:
 
     def beside(self, address: int) -> PartitionCounter:
         """Returns another counter of the same partition, which begins at `address`."""
-        is_trusted = self._trusted
-        return PartitionCounter(self.partition, address, self.bucket_ms, lambda _, each: is_trusted(each))
+        return PartitionCounter(self.partition, address, self.bucket_ms, self._trusts)
 
     def set_aside(self, damage: Damage) -> None:
         """Continues behind a damaged batch at `counted_to`, which no tally covers."""

@@ -23,7 +23,7 @@ from headrace.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-LOOK_S: Final = 30.0
+LOOK_S: Final = 10.0
 SAY_S: Final = 300.0
 PLACES_MAX: Final = 1_000  # of all partitions; beyond, the oldest is left to `headrace audit recount`
 LOOKS_PER_ROUND_MAX: Final = 50  # each costs a Fetch, for which counting waits

@@ -22,7 +22,7 @@ from headrace.audit.store import measured_tables, tables
 from headrace.audit.store.inserting import upsert
 from headrace.audit.store.kept import take_turn
 from headrace.audit.store.store import AuditStore
-from headrace.audit.times import OUTSIDE_MS
+from headrace.audit.times import HOUR_MS, OUTSIDE_MS
 from headrace.audit.topic.records import DATACENTER_TIER
 from headrace.audit.verdicts.verdicts import judge
 
@@ -65,7 +65,7 @@ def kept_hours(connection: Connection, topic: str, from_ms: int | None, to_ms: i
     columns = [column for column in _kept.c if column.name != "topic"]
     query = select(*columns).where(_kept.c.topic == topic, _kept.c.datacenter.in_(whole))
     if from_ms is not None:
-        query = query.where(_kept.c.hour_ms > from_ms - gather.HOUR_MS)
+        query = query.where(_kept.c.hour_ms > from_ms - HOUR_MS)
     if to_ms is not None:
         query = query.where(_kept.c.hour_ms < to_ms)
     found: dict[tuple[int, str], Verdict] = {}
@@ -168,9 +168,7 @@ class Keeper:
         """Returns the hours to try now, the newest first."""
         is_kept = kept_hours(connection, topic, None, now_ms)
         tried = self._tried[topic]
-        over = (
-            each for each in gather.hours(connection, topic, None, now_ms) if each + gather.HOUR_MS <= now_ms
-        )
+        over = (each for each in gather.hours(connection, topic, None, now_ms) if each + HOUR_MS <= now_ms)
         missing = [each for each in over if each not in tried and is_kept.of_hour(each) is None]
         return missing[-HOURS_A_TURN_MAX:]
 
