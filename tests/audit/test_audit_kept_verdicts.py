@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select
@@ -48,7 +49,7 @@ from headrace.audit.topic.records import (
 )
 from headrace.audit.topic.recounts import AUDITOR_ENDED, RecountRecord, asked_by
 from headrace.audit.topic.resent import ResentRecord
-from headrace.audit.topic.said_of_tables import VerifiedRecord
+from headrace.audit.topic.said_of_tables import TableProblem, VerifiedRecord
 from headrace.coordination.declared import ANY, REPORTING, Change
 
 EXAMPLES = 25  # sequences of records; more find nothing else, and take longer
@@ -186,7 +187,7 @@ def others(draw: st.DrawFn) -> object:
     tier, datacenter, partition, low, high = draw(places())
     hour_ms, topic_id = draw(hours_ms), draw(ids)
     run = DoubledRun(partition, low, high, draw(st.booleans()))
-    problem = (hour_ms, "f.parquet", 30, draw(st.booleans()), "is gone")
+    problem = TableProblem(hour_ms, "f.parquet", 30, draw(st.booleans()), "is gone")
     cause = draw(st.sampled_from(("it was cut", AUDITOR_ENDED, asked_by("me@host"))))
     resent = (partition, 9, 0, 0, 9, draw(st.sampled_from((7, -1))), 0, 0, "me@host")
     return draw(
@@ -196,7 +197,7 @@ def others(draw: st.DrawFn) -> object:
                 RecountRecord(tier, datacenter, TOPIC, partition, partition, low, high, cause, topic_id),
                 TopicDeclaration(TOPIC, topic_id, (Change(draw(st.sampled_from((ANY, REPORTING)))),)),
                 VerifiedRecord(WAREHOUSE, TOPIC, "all", 3, 90, 0, ()),
-                VerifiedRecord(WAREHOUSE, TOPIC, "all", 3, 90, 1, (problem,)),  # type: ignore[arg-type]
+                VerifiedRecord(WAREHOUSE, TOPIC, "all", 3, 90, 1, (problem,)),
                 DoubledRecord(WAREHOUSE, TOPIC, hour_ms, 0, (run,)),
                 DoubledRecord(WAREHOUSE, TOPIC, hour_ms, 5, ()),
                 ResentRecord(datacenter, TOPIC, hour_ms, "publisher-7", *resent),
@@ -313,4 +314,53 @@ def test_a_report_with_another_policy_judges_all() -> None:
     assert report(store, now_ms=NOW_MS).verdicts[0].counts.producer == 1_000_000
     strict = report(store, now_ms=NOW_MS, policy=Policy(delay_ms=1))
     assert strict.verdicts[0].counts.producer == 60
+    store.close()
+
+
+CORRUPT = CorruptRecord(
+    DATACENTER_TIER,
+    DC,
+    TOPIC,
+    0,
+    0,
+    0,
+    LOGS[0].cuts[1],
+    "wrong checksum",
+    10,
+    HOUR_A,
+    HOUR_A,
+    7,
+    0,
+    0,
+    9,
+    True,
+)
+GONE = VerifiedRecord(
+    WAREHOUSE, TOPIC, "all", 3, 90, 1, (TableProblem(HOUR_A, "f.parquet", 30, True, "is gone"),)
+)
+OF_7 = [each for each in BATCHES if each.producer_id == 7]
+NEWS = {
+    "a report": received(report_of("publisher-7", OF_7, number=2, extra=5)),
+    "a tally": received(damaged(LOGS[0], 1).tally(DATACENTER_TIER, 0, 0, CUTS)),
+    "damage": received(CORRUPT),
+    "a recount": received(RecountRecord(DATACENTER_TIER, DC, TOPIC, 0, 0, 0, LOGS[0].end, "it was cut")),
+    "a load": received(
+        LoadReport(WAREHOUSE, TOPIC, 2, 0, (LoadedPartition(0, 0, 0, (LoadedHour(HOUR_A, 5, 5),)),))
+    ),
+    "a verification": received(GONE),
+    "a heartbeat": received(replace(heartbeat(DATACENTER_TIER, LOGS), beat=2), time_ms=HOUR_A - 1),
+    "numbers": received(ResentRecord(DC, TOPIC, HOUR_A, "publisher-7", 0, 9, 0, 0, 9, 7, 0, 0, "me@host")),
+    "a declaration": received(TopicDeclaration(TOPIC, "", (Change(ANY),))),
+}
+
+
+@pytest.mark.parametrize("kind", NEWS)
+def test_news_about_a_settled_hour_is_in_the_next_report(kind: str) -> None:
+    store = complete_store()
+    before = report(store, now_ms=NOW_MS)
+    assert keep(store) == HOURS and before.status is Status.COMPLETE
+    store.fold([NEWS[kind]])
+    assert count_kept(store) < HOURS
+    assert report(store, now_ms=NOW_MS).verdicts != before.verdicts
+    assert_fresh(store)
     store.close()

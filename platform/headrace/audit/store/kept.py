@@ -66,8 +66,10 @@ def forget_changed(connection: Connection, received: ReceivedRecord) -> None:
         _before_verification(connection, record)
     elif isinstance(record, DoubledRecord):
         forget_hours(connection, record.topic, [record.hour_ms])
+    elif (topic := getattr(record, "topic", None)) is not None:
+        forget_topic(connection, topic)
     else:
-        forget_topic(connection, record.topic)
+        connection.execute(delete(kept))  # nobody told this module what it is about
 
 
 def forget_topic(connection: Connection, topic: str, datacenter: str | None = None) -> None:
