@@ -66,6 +66,7 @@ _DAYS = (
 )
 _SITE = (
     "tests/cli/test_cli_commands.py",
+    "tests/cli/test_audit_drill.py",
     "tests/cli/test_topics_new.py",
     "tests/terraform/test_provider_site.py",
     "tests/kill/test_kill_units.py",

@@ -50,6 +50,7 @@ def test_the_shipped_dags_import_without_errors() -> None:
         "verify",
         "repair",
         "retain",
+        "drill",
         "daily-active-users",
     }
 
@@ -69,7 +70,7 @@ def test_a_load_put_to_the_agent_has_unpaused_dags(tmp_path: Path) -> None:
 
 def test_each_topic_has_its_two_dags(dags: dict[str, DAG]) -> None:
     assert {"load-page-view", "seal-page-view", "load-orders", "seal-orders"} <= set(dags)
-    assert len(dags) == 10
+    assert len(dags) == 11
 
 
 def test_every_dag_has_a_description_and_one_active_run(dags: dict[str, DAG]) -> None:
@@ -121,6 +122,14 @@ def test_housekeeping_uses_each_topics_schedule(dags: dict[str, DAG]) -> None:
     assert (hourly.command, list(hourly.arguments)) == ("verify", ["--checked", "recent"])
     repair = dags["repair"].get_task("orders")
     assert (repair.command, repair.root, list(repair.arguments)) == ("refill", "/finance", [])
+
+
+def test_the_drill_runs_every_hour_and_is_not_repeated(dags: dict[str, DAG]) -> None:
+    dag = dags["drill"]
+    (task,) = dag.tasks
+    assert (dag.timetable.expression, dag.catchup, dag.max_active_runs) == ("35 * * * *", False, 1)
+    assert (task.task_type, task.timeout, task.retries) == ("DrillOperator", "10m", 0)
+    assert task.execution_timeout == timedelta(minutes=30)
 
 
 def test_dags_on_sealed_hours_run_by_day(dags: dict[str, DAG]) -> None:

@@ -17,6 +17,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from headrace.airflow import operators
+from headrace.airflow.drilling import DrillOperator
 from headrace.airflow.operators import (
     LoadTopicOperator,
     SparkProgramOperator,
@@ -41,7 +42,7 @@ python = {name: os.environ.get(name) for name in names}
 started = {"arguments": sys.argv[1:], "python": python, "pid": os.getpid()}
 (here / "started.tmp").write_text(json.dumps(started))
 (here / "started.tmp").rename(here / "started.json")
-result = Path(sys.argv[sys.argv.index("--result") + 1])
+result = Path(sys.argv[sys.argv.index("--result") + 1]) if "--result" in sys.argv else None
 exec((here / "then.py").read_text())
 """
 
@@ -168,6 +169,20 @@ def test_a_verification_with_problems_is_not_retried(main: Main, connection: dic
         task.execute({})
     assert main.started["arguments"][1:4] == ["verify", "a", "b"]
     assert main.value_of("--audit-store") == connection["audit_store"]
+
+
+def test_a_drill_runs_the_command_and_fails_with_its_last_words(
+    main: Main, connection: dict[str, str]
+) -> None:
+    task = DrillOperator(task_id="drill", timeout="7m", headrace_context="prod")
+    main.then("print('the audit found 18 of 18 plants')")
+    task.execute({})
+    store = connection["audit_store"]
+    words = ["audit", "drill", "--timeout", "7m", "--store", store, "--context", "prod"]
+    assert main.started["arguments"] == ["-m", "headrace.cli", *words]
+    main.then("print('the audit found 17 of 18 plants'); sys.exit(1)")
+    with pytest.raises(AirflowException, match="exit code 1: the audit found 17 of 18 plants"):
+        task.execute({})
 
 
 def test_a_users_program_also_gets_the_addresses(main: Main, connection: dict[str, str]) -> None:

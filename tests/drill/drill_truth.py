@@ -10,13 +10,13 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from headrace.audit.evidence import Finding, Status, Verdict
+from headrace.audit.report.drill_scores import PROVEN
 from headrace.audit.times import HOUR_MS
+from headrace.audit.topic.drills import Outcome as Outcome
 
-PROVEN: Final = (Status.LOST, Status.DUPLICATED, Status.CORRUPT, Status.ALTERED)
 NO_ID: Final = -1
 SHOWN_MAX: Final = 12
 
@@ -72,15 +72,6 @@ class Plant:
         """The hours that the failure makes incomplete."""
         found = {Hour(harm.identity.topic, harm.identity.datacenter, harm.hour_ms) for harm in self.harms}
         return found | self.silenced
-
-
-class Outcome(StrEnum):
-    """What the audit made of one plant, from good to bad."""
-
-    NAMED = "named"
-    UNKNOWN = "unknown"
-    WRONG_PLACE = "wrong place"
-    MISSED = "missed"
 
 
 @dataclass

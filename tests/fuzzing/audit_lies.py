@@ -31,6 +31,22 @@ _HANDED: Final = {
     "ranges": [],
 }
 _UNSOUND: Final = {"hour_ms": HOUR_A, "path": "/data/x", "rows": 1, "is_gone": True, "text": "is missing"}
+_PLANT: Final = {
+    "kind": "dropped",
+    "datacenter": "east",
+    "service": "drill-x",
+    "hour_ms": HOUR_A,
+    "hop": "producer → datacenter",
+    "statuses": ["lost"],
+    "note": "",
+    "record_count": 3,
+    "producer_id": -1,
+    "producer_epoch": -1,
+    "first_sequence": -1,
+    "last_sequence": -1,
+    "outcome": "named",
+    "named_after_ms": 5,
+}
 LIES: Final[Mapping[str, tuple[Tree, ...]]] = {
     "audit-tally.avsc": (
         {"from_address": 600, "to_address": 500},
@@ -115,6 +131,23 @@ LIES: Final[Mapping[str, tuple[Tree, ...]]] = {
         {"hour_ms": HOUR_A + 1},
         {"runs": [{"log_partition": -1, "first_offset": 0, "last_offset": 1, "is_extra": True}]},
         {"runs": [{"log_partition": 0, "first_offset": 2, "last_offset": 1, "is_extra": True}]},
+    ),
+    "audit-drill.avsc": (
+        {"run": ""},
+        {"said_by": "a\nb"},
+        {"began_ms": LAST_NAMED_MS + 1},
+        {"false_count": -1},
+        {"plants": [_PLANT] * 201},
+        {"plants": [{**_PLANT, "hour_ms": HOUR_A + 1}]},
+        {"plants": [{**_PLANT, "outcome": "found"}]},
+        {"plants": [{**_PLANT, "named_after_ms": -1}]},
+        {"plants": [{**_PLANT, "outcome": "missed"}]},
+        {
+            "plants": [
+                {**_PLANT, "producer_id": 7, "producer_epoch": 0, "first_sequence": 9, "last_sequence": 8}
+            ]
+        },
+        {"plants": [{**_PLANT, "note": "a\0b"}]},
     ),
 }
 OF_A_LOG: Final = ("audit-tally.avsc", "audit-gap.avsc", "audit-corrupt.avsc", "audit-recount.avsc")

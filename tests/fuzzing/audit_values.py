@@ -303,6 +303,34 @@ def doubled(rng: random.Random, place: Place) -> Tree:
     }
 
 
+def drill(rng: random.Random, place: Place) -> Tree:
+    outcome = rng.choice(("named", "missed", "wrong place", "unknown"))
+    first, last = rng.choice(((-1, -1), (0, 6), (7, 2**31 - 1)))
+    plant = {
+        "kind": rng.choice(("dropped", "[red]x[/]", "x" * 255)),
+        "datacenter": place.datacenter,
+        "service": rng.choice(("drill-x", "x" * 255)),
+        "hour_ms": rng.choice((HOUR_A, FIRST_NAMED_MS)),
+        "hop": rng.choice(("producer → datacenter", "", "\x1b[2J")),
+        "statuses": rng.choice(([], ["lost"], ["x" * 10_000] * 5)),
+        "note": rng.choice(("", "the clock", "x" * 10_000)),
+        "record_count": rng.choice((0, 7, 2**40)),
+        "producer_id": -1 if first < 0 else rng.choice(PRODUCERS),
+        "producer_epoch": min(first, 0),
+        "first_sequence": first,
+        "last_sequence": last,
+        "outcome": outcome,
+        "named_after_ms": rng.choice((0, 2**40)) if outcome == "named" else -1,
+    }
+    return {
+        "run": f"{rng.getrandbits(32):x}",
+        "said_by": "somebody@host",
+        "began_ms": rng.choice((HOUR_A, FIRST_NAMED_MS)),
+        "false_count": rng.choice((0, 2**40)),
+        "plants": [plant] * rng.choice((0, 1, 200)),
+    }
+
+
 KINDS: Final[Mapping[str, Callable[[random.Random, Place], Tree]]] = {
     "audit-tally.avsc": tally,
     "audit-positions.avsc": heartbeat,
@@ -315,6 +343,7 @@ KINDS: Final[Mapping[str, Callable[[random.Random, Place], Tree]]] = {
     "audit-acceptance.avsc": acceptance,
     "audit-verified.avsc": verified,
     "audit-doubled.avsc": doubled,
+    "audit-drill.avsc": drill,
 }
 
 # --- records that cannot be true, whoever says them ---

@@ -210,7 +210,7 @@ def test_people_see_the_finding_what_was_set_aside_and_no_control_characters() -
 def test_the_json_keeps_its_keys() -> None:
     verdicts = judged(reported(BOTH, SERVICE_CORRUPT))
     data = Report(REPORTED_MS, verdicts).to_json()
-    keys = "format judged_ms status totals verdicts set_aside recounts verified detection"
+    keys = "format judged_ms status totals verdicts set_aside recounts verified detection drill"
     assert data.keys() == set(keys.split())
     assert data["status"] == "corrupt" and data["verdicts"][0]["findings"][0]["status"] == "corrupt"
     keys = "topic datacenter hour_ms hour status counts hops findings accepted notes counted_from"

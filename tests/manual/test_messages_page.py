@@ -86,6 +86,7 @@ FOR_USERS = frozenset(
         "TopicExistsError",
         "PlanError",
         "LoadGapError",
+        "DrillError",
     }
 )
 

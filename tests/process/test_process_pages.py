@@ -113,6 +113,7 @@ def auditor_status(name: str = EVIL) -> dict[str, Any]:
     }
     row = {"topic": name, "partition": 0, "datacenter": name, "counted_to": 5, "reason": name}
     store = {"store": name, "set_aside_store": name, "folded": 1, "refused": 0, "unreadable": 0}
+    score = {"drills": 1, "found": 1, "plants": 2, "is_good": False, "slowest_ms": 41_000}
     return {
         "datacenter": "east",
         "trouble": name,
@@ -121,7 +122,7 @@ def auditor_status(name: str = EVIL) -> dict[str, Any]:
         "set_aside": [aside],
         "partitions": [row],
         "reports_of_counts": 3,
-        "store": {**store, "set_aside": [aside], "trouble": name},
+        "store": {**store, "set_aside": [aside], "drill": score, "trouble": name},
     }
 
 

@@ -99,7 +99,14 @@ class PythonProgram:
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, program: Path) -> None:
-        command = [str(self._python), str(program), *self._arguments]
+        self._run([str(program)], program.name)
+
+    def run_module(self, module: str) -> None:
+        """Runs a module as `python -m` does. Raises `AirflowException` with its error if it fails."""
+        self._run(["-m", module], module)
+
+    def _run(self, what: Sequence[str], name: str) -> None:
+        command = [str(self._python), *what, *self._arguments]
         log.info("%s", " ".join(command))
         lines: deque[str] = deque(maxlen=LINES_KEPT)
         with subprocess.Popen(
@@ -120,7 +127,7 @@ class PythonProgram:
         if process.returncode:
             last = lines[-1] if lines else "it printed nothing"
             raise AirflowException(
-                error_in(lines) or f"{program.name} ended with exit code {process.returncode}: {last}"
+                error_in(lines) or f"{name} ended with exit code {process.returncode}: {last}"
             )
 
     def kill(self) -> None:

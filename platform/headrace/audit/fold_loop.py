@@ -16,6 +16,9 @@ from typing import Any, Final
 
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
+from headrace.audit.evidence import Policy
+from headrace.audit.gathering.drills import ended_drills, forget_drills
+from headrace.audit.report.drill_scores import DrillScore, drill_score
 from headrace.audit.report.naming import DetectionTime, detection_times, forget_names, name_findings
 from headrace.audit.report.settled import Keeper
 from headrace.audit.store import upkeep
@@ -63,6 +66,7 @@ class FoldLoop:
         self._set_aside: list[SetAside] = []
         self._detection: list[DetectionTime] = []
         self._keeper = Keeper()
+        self._drill: DrillScore | None = None
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -79,6 +83,7 @@ class FoldLoop:
             "unreadable": self._unreadable_count,
             "set_aside": [each._asdict() for each in self._set_aside],
             "detection": [each._asdict() for each in self._detection],
+            "drill": None if self._drill is None else self._drill.to_json(),
             "trouble": self._problem,
         }
 
@@ -231,6 +236,7 @@ class FoldLoop:
             self._keeper.keep_some(store, now_ms())
             with store.reading() as connection:
                 self._detection = detection_times(connection, now_ms() - DAY_MS)
+                self._drill = drill_score(connection, ended_drills(connection), now_ms(), Policy())
         except SQLAlchemyError as error:
             self._note_store(error)
 
@@ -240,6 +246,7 @@ class FoldLoop:
             merged = upkeep.merge(store, time_ms - upkeep.MERGE_AGE_DEFAULT_MS)
             forgotten = upkeep.forget(store, time_ms - self._keep_ms)
             forget_names(store, time_ms)
+            forget_drills(store, time_ms)
         except SQLAlchemyError as error:
             self._note_store(error)
             return

@@ -97,7 +97,7 @@ def repair(
     from headrace.audit.report.view import print_report
 
     hours_ms, wait_s = [hour_start(text) for text in hour], parse_span_ms(wait, "s", option="--wait") / 1000
-    resender = Resender(state_dir or _state_dir())
+    resender = Resender(state_dir or publishers_state_dir())
     with reading(store) as opened:
         steps = _plan(opened, resender, topic, hours_ms)
         if plan:
@@ -122,7 +122,7 @@ def repair(
         raise typer.Exit(code)
 
 
-def _state_dir() -> Path:
+def publishers_state_dir() -> Path:
     """Returns where publishers of this host keep their state: as they choose it; else the site's home."""
     from headrace.events.succession import STATE_DIR_VARIABLE, default_state_dir
 

@@ -17,6 +17,7 @@ from typer.exceptions import TyperException
 from headrace.cli import (
     audit,
     audit_dedupe,
+    audit_drill,
     audit_recount,
     audit_repair,
     backup,
@@ -68,6 +69,7 @@ audit.app.command()(audit_repair.accept)
 audit.app.command()(audit_recount.recount)
 brokers.app.command()(brokers_refetch.refetch)
 audit.app.command()(audit_dedupe.dedupe)
+audit.app.command()(audit_drill.drill)
 warehouse.app.command()(warehouse_upkeep.replay)
 warehouse.app.command()(warehouse_upkeep.compact)
 warehouse.app.command()(warehouse_upkeep.retain)

@@ -1,4 +1,4 @@
-"""Planted losses, for drills and demos: a producer drops batches that were numbered and observed.
+"""Planted failures, for drills and demos: a producer drops or alters batches that were numbered and told.
 
 Owns the hook that a producer offers for it, and the plan that the demo uses.
 """
@@ -16,13 +16,15 @@ class BatchFate(enum.Enum):
 
     SEND = "send"
     DROP = "drop"
+    ALTER = "alter"
 
 
 class BatchInterceptor:
     """The hook: `Producer(..., interceptor=...)`.
 
     A batch is dropped silently: its futures succeed with offset -1, its observer gets no further call about
-    it, and later records continue under a bumped epoch, as after any loss. Calls are never concurrent.
+    it, and later records continue under a bumped epoch, as after any loss. Of one that is altered, what
+    `alter` makes of it is sent. Calls are never concurrent.
     """
 
     def record_limit(self, topic: str, partition: int, records_before: int) -> int | None:
@@ -38,6 +40,9 @@ class BatchInterceptor:
     def decide(self, identity: BatchIdentity, record_limit: int | None) -> BatchFate:
         """Called when a batch was numbered. `record_limit` is the limit set when it was opened."""
         return BatchFate.SEND
+
+    def alter(self, data: bytearray) -> None:
+        """Called with a whole batch whose fate is `ALTER`; changes it in place, its checksum included."""
 
 
 class DropPlan(BatchInterceptor):

@@ -174,9 +174,7 @@ class Sender:
             queue.add(batch, self._settings.codec)
             self._notify("batch_encoded", batch.identity, batch.data)
             self._notify("batch_closed", batch.identity)
-            if self._is_dropped(batch):
-                queue.on_ended(batch)
-                self._accumulator.finish(batch)
+            self._intercept(batch, queue)
 
     def _queue(self, batch: ProducerBatch, producer: tuple[int, int]) -> PartitionQueue:
         key = (batch.topic, batch.partition)
@@ -190,10 +188,16 @@ class Sender:
         self._busy[key] = queue
         return queue
 
-    def _is_dropped(self, batch: ProducerBatch) -> bool:
+    def _intercept(self, batch: ProducerBatch, queue: PartitionQueue) -> None:
+        """Drops or alters the batch if the interceptor wants it."""
         if self._interceptor is None:
-            return False
-        return self._interceptor.decide(batch.identity, batch.record_limit) is BatchFate.DROP
+            return
+        fate = self._interceptor.decide(batch.identity, batch.record_limit)
+        if fate is BatchFate.ALTER:
+            self._interceptor.alter(batch.data)
+        elif fate is BatchFate.DROP:
+            queue.on_ended(batch)
+            self._accumulator.finish(batch)
 
     def _notify(self, event: str, *arguments: object) -> None:
         """Calls the observer's method `event`."""

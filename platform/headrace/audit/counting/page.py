@@ -32,6 +32,15 @@ def page(status: Mapping[str, Any]) -> Page:
             ("records refused: they cannot be true", store["refused"]),
             ("records that cannot be decoded", store["unreadable"]),
         ]
+        if drill := store["drill"]:
+            found = (
+                f"{drill['found']} of {drill['plants']}" if drill["drills"] else "none in the last 24 hours"
+            )
+            figures.append(
+                ("planted failures that it found", found if drill["is_good"] else Mark(found, Tone.BAD))
+            )
+            if drill["slowest_ms"] is not None:
+                figures.append(("the slowest of them, in seconds", round(drill["slowest_ms"] / 1_000)))
         if store["set_aside_store"]:
             figures.append(("an unusable store was set aside as", store["set_aside_store"]))
     return Page(

@@ -19,6 +19,7 @@ from headrace.audit.store import measured_tables, tables
 from headrace.audit.store.inserting import insert_new
 from headrace.audit.store.store import AuditStore
 from headrace.audit.topic.acceptances import acceptable
+from headrace.audit.topic.drills import CANARY_TOPIC
 from headrace.audit.verdicts.verdicts import judge
 
 HOURS_MAX: Final = 200
@@ -41,6 +42,7 @@ class DetectionTime(NamedTuple):
 
 def name_findings(store: AuditStore, now_ms: int, begun_ms: int, policy: Policy | None = None) -> int:
     """Judges the hours that were reported on lately, and keeps which findings are new; returns how many.
+    What a drill plants does not count: a report has the times of drills by themselves.
 
     `begun_ms`: since when this is done without a break. What was reported before is kept without a time.
     """
@@ -48,6 +50,8 @@ def name_findings(store: AuditStore, now_ms: int, begun_ms: int, policy: Policy 
     fresh: list[dict[str, Any]] = []
     with store.reading() as connection:
         for topic, hours_ms in _touched(connection, now_ms - policy.delay_ms - SLACK_MS).items():
+            if topic == CANARY_TOPIC:
+                continue
             for evidence in gather.evidence(connection, topic, hours_ms):
                 fresh += _rows_of(judge(evidence, policy, now_ms), now_ms, begun_ms)
     if not fresh:

@@ -15,8 +15,10 @@ from sqlalchemy import Connection
 from headrace.audit import phrases
 from headrace.audit.evidence import Accepted, Counts, Evidence, Policy, Status, Verdict, worst
 from headrace.audit.gathering import gather
+from headrace.audit.gathering.drills import ended_drills
 from headrace.audit.gathering.repairs import AskedRecount, asked_recounts
 from headrace.audit.gathering.tests import VerifiedTable, verified_tables
+from headrace.audit.report.drill_scores import DrillScore, drill_score
 from headrace.audit.report.naming import DetectionTime, detection_times
 from headrace.audit.report.remedies import command_of
 from headrace.audit.report.settled import NOTHING_KEPT, POLICY, KeptHours, kept_hours
@@ -24,6 +26,7 @@ from headrace.audit.report.totals import totals_of
 from headrace.audit.store.fold_set_aside import read_set_aside
 from headrace.audit.store.store import AuditStore
 from headrace.audit.times import HOUR_MS
+from headrace.audit.topic.drills import CANARY_TOPIC
 from headrace.audit.topic.set_aside import SetAside
 from headrace.audit.verdicts.verdicts import judge
 from headrace.process.clock import now_ms as wall_ms
@@ -42,7 +45,8 @@ class Report:
 
     `set_aside`: records of the audit topics that were not believed. They change no verdict. `recounts`: the
     newest counts that people had made again. `verified`: what the newest verification of each table found.
-    `detection`: how long findings of the last day took to be named, by hop.
+    `detection`: how long findings of the last day took to be named, by hop. `drill`: how many plants of the
+    last day's drills the audit found; None if there never was a drill.
     """
 
     judged_ms: int
@@ -51,6 +55,7 @@ class Report:
     recounts: tuple[AskedRecount, ...] = ()
     verified: tuple[VerifiedTable, ...] = ()
     detection: tuple[DetectionTime, ...] = ()
+    drill: DrillScore | None = None
 
     @property
     def status(self) -> Status:
@@ -96,6 +101,7 @@ class Report:
             "recounts": [each._asdict() for each in self.recounts],
             "verified": [each.to_json() for each in self.verified],
             "detection": [each._asdict() for each in self.detection],
+            "drill": None if self.drill is None else self.drill.to_json(),
         }
 
 
@@ -146,21 +152,32 @@ def report(
     """Judges every hour of event time that overlaps [from_ms, to_ms), of one topic or of all.
 
     `use_kept`: whether those on settled hours may be the ones that the auditor keeps (`report.settled`).
+
+    All topics are those of the site: the canary topic, in which drills plant failures, must be asked for.
     """
     policy = policy or Policy()
     now_ms = wall_ms() if now_ms is None else now_ms
     verdicts: list[Verdict] = []
     window = (from_ms, to_ms)
     with store.reading() as connection:
-        for name in gather.topics(connection) if topic is None else [topic]:
+        for name in _topics(connection) if topic is None else [topic]:
             found = kept_hours(connection, name, *window) if use_kept and policy == POLICY else NOTHING_KEPT
             judged = _verdicts(connection, name, found, window, policy, now_ms)
             verdicts += (each for each in judged if any(each.counts) or each.findings)
         aside = tuple(read_set_aside(connection))
         recounts = tuple(asked_recounts(connection, topic))
-        verified = tuple(verified_tables(connection, topic))
+        verified = tuple(
+            each
+            for each in verified_tables(connection, topic)
+            if topic is not None or each.topic != CANARY_TOPIC
+        )
         detection = tuple(detection_times(connection, now_ms - DAY_MS))
-    return Report(now_ms, tuple(verdicts), aside, recounts, verified, detection)
+        drill = drill_score(connection, ended_drills(connection), now_ms, policy)
+    return Report(now_ms, tuple(verdicts), aside, recounts, verified, detection, drill)
+
+
+def _topics(connection: Connection) -> list[str]:
+    return [name for name in gather.topics(connection) if name != CANARY_TOPIC]
 
 
 def _verdicts(

@@ -1,4 +1,4 @@
-"""What the report says of verified tables, and of how fast the audit is. Pure: labels and sentences."""
+"""What the report says of verified tables, of how fast the audit is, and of drills. Pure."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Final
 
 from headrace.audit import phrases
 from headrace.audit.gathering.tests import VerifiedTable
+from headrace.audit.report.drill_scores import DrillScore
 from headrace.audit.report.naming import DetectionTime
 
 PROBLEMS_SHOWN_MAX: Final = 10
 
 
 def tested_lines(
-    verified: Sequence[VerifiedTable], detection: Sequence[DetectionTime]
+    verified: Sequence[VerifiedTable], detection: Sequence[DetectionTime], drill: DrillScore | None
 ) -> Iterator[tuple[str, str]]:
-    """Yields (label with its style, sentence) of tables with problems, the sound ones, and the times."""
+    """Yields (label with its style, sentence) of tables with problems, the sound ones, the times, drills."""
     for each in verified:
         if each.problem_count:
             yield from _unsound(each)
@@ -26,6 +27,8 @@ def tested_lines(
         took = f"p50 {times.p50_ms / 1_000:.0f} s, p99 {times.p99_ms / 1_000:.0f} s"
         sentence = f"{times.hop}: {times.findings:,} {noun} of the last 24 hours, {took} after the report"
         yield "[cyan]named[/]", f"{sentence} that shows them"
+    if drill is not None:
+        yield ("[green]drill[/]" if drill.is_good else "[bold red]drill[/]"), drill.sentence()
 
 
 def _unsound(table: VerifiedTable) -> Iterator[tuple[str, str]]:

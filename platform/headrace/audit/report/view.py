@@ -91,7 +91,7 @@ def print_report(
         print_indented(console, text, indent)
     _print_hidden(console, len(report.recounts) - RECOUNTS_SHOWN_MAX, "recounts", indent)
     _print_set_aside(report, console, indent)
-    for label, sentence in tested_lines(report.verified, report.detection):
+    for label, sentence in tested_lines(report.verified, report.detection, report.drill):
         print_indented(console, f"{label}  {printable(sentence)}", indent)
     complete = len(report.verdicts) - len(incomplete)
     print_indented(console, f"{complete:,} of {len(report.verdicts):,} rows are complete", indent)

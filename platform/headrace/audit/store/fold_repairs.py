@@ -13,6 +13,7 @@ from headrace.audit.store import measured_tables, tables
 from headrace.audit.store.inserting import insert_new, upsert
 from headrace.audit.topic.acceptances import AcceptanceRecord
 from headrace.audit.topic.doubled import DoubledRecord
+from headrace.audit.topic.drills import DrillRecord
 from headrace.audit.topic.resent import ResentRecord
 from headrace.audit.topic.said_of_tables import VerifiedRecord
 from headrace.audit.topic.tested import TestedRecord
@@ -47,9 +48,11 @@ def fold_acceptance(connection: Connection, acceptance: AcceptanceRecord, time_m
 
 
 def fold_tested(connection: Connection, record: TestedRecord, time_ms: int) -> None:
-    """Folds what a verification or a comparison of guids found."""
+    """Folds what a verification or a comparison of guids found, or how a drill ended."""
     if isinstance(record, VerifiedRecord):
         _fold_verified(connection, record, time_ms)
+    elif isinstance(record, DrillRecord):
+        _fold_drill(connection, record, time_ms)
     else:
         _fold_doubled(connection, record, time_ms)
 
@@ -59,6 +62,13 @@ def _fold_verified(connection: Connection, verified: VerifiedRecord, time_ms: in
     problems = json.dumps(verified.problems)
     row = {**asdict(verified), "problems": problems, "said_ms": time_ms}
     upsert(connection, measured_tables.verified, [row], newer_by="said_ms")
+
+
+def _fold_drill(connection: Connection, drill: DrillRecord, time_ms: int) -> None:
+    """Keeps the first word about each drill: a later one of the same name is somebody else's."""
+    plants = json.dumps([each.to_json() for each in drill.plants])
+    row = {**asdict(drill), "plants": plants, "said_ms": time_ms}
+    insert_new(connection, measured_tables.drills, row)
 
 
 def _fold_doubled(connection: Connection, doubled: DoubledRecord, time_ms: int) -> None:

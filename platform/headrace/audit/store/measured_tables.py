@@ -1,5 +1,5 @@
-"""The audit store's tables of what was measured, tested and kept: clocks, verifications, doubles, how long
-findings took to be named, verdicts on settled hours. `audit.store.tables` has all others.
+"""The audit store's tables of what was measured, tested and kept: clocks, verifications, doubles, drills, how
+long findings took to be named, verdicts on settled hours. `audit.store.tables` has all others.
 """
 
 from __future__ import annotations
@@ -69,6 +69,18 @@ deduped = Table(
     _key("topic", String),
     _key("hour_ms", BigInteger),
     _number("removed"),
+    _number("said_ms"),
+)
+
+# Drills that ended; `plants`: JSON list of what `DrillPlant.to_json` returns.
+drills = Table(
+    "drills",
+    metadata,
+    _key("run", String),
+    _text("said_by"),
+    _number("began_ms"),
+    _number("false_count"),
+    Column("plants", Text, nullable=False),
     _number("said_ms"),
 )
 

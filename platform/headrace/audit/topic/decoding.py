@@ -21,6 +21,7 @@ from headrace.audit.topic.acceptances import AcceptanceRecord
 from headrace.audit.topic.avro_times import to_ms
 from headrace.audit.topic.declarations import TopicDeclaration
 from headrace.audit.topic.doubled import DoubledRecord
+from headrace.audit.topic.drills import DrillRecord
 from headrace.audit.topic.load_report import LoadReport
 from headrace.audit.topic.records import (
     AnyAuditRecord,
@@ -48,6 +49,7 @@ SCHEMA_FILES: Final = (
     AcceptanceRecord.schema_file,
     VerifiedRecord.schema_file,
     DoubledRecord.schema_file,
+    DrillRecord.schema_file,
     AUDIT_PRODUCER_SCHEMA,
 )
 SCHEMA_MAX_CHARS: Final = 64 * 1024
@@ -69,6 +71,7 @@ _READERS: Final[dict[str, Callable[[Mapping[str, Any]], AnyAuditRecord]]] = {
     "headrace.audit.Acceptance": AcceptanceRecord.from_avro,
     "headrace.audit.Verified": VerifiedRecord.from_avro,
     "headrace.audit.Doubled": DoubledRecord.from_avro,
+    "headrace.audit.Drill": DrillRecord.from_avro,
 }
 
 

@@ -1,6 +1,7 @@
-"""The kinds of records that say what the warehouse found."""
+"""The kinds of records that say what the warehouse found, and how drills ended."""
 
 from headrace.audit.topic.doubled import DoubledRecord
+from headrace.audit.topic.drills import DrillRecord
 from headrace.audit.topic.said_of_tables import VerifiedRecord
 
-TestedRecord = VerifiedRecord | DoubledRecord
+TestedRecord = VerifiedRecord | DoubledRecord | DrillRecord

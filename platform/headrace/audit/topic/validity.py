@@ -16,6 +16,13 @@ from headrace.audit.times import HOUR_MS, is_named
 from headrace.audit.topic.acceptances import DIGEST_CHARS, FINDINGS_MAX, AcceptanceRecord
 from headrace.audit.topic.declarations import TopicDeclaration
 from headrace.audit.topic.doubled import RUNS_PER_RECORD_MAX, DoubledRecord
+from headrace.audit.topic.drills import (
+    NOT_NAMED_MS,
+    PLANTS_PER_RECORD_MAX,
+    STATUSES_MAX,
+    DrillRecord,
+    Outcome,
+)
 from headrace.audit.topic.load_report import LoadReport
 from headrace.audit.topic.records import (
     ANALYSIS_TIER,
@@ -74,7 +81,7 @@ def _check_source(received: ReceivedRecord, source: str) -> None:
     _require(speaker == source, f"it speaks for datacenter {speaker!r} in the log of {source!r}")
     of_analysis = isinstance(
         record,
-        LoadReport | ResentRecord | AcceptanceRecord | VerifiedRecord | DoubledRecord,
+        LoadReport | ResentRecord | AcceptanceRecord | VerifiedRecord | DoubledRecord | DrillRecord,
     )
     _require(not of_analysis, f"it reports a load, a repair or a test in the log of {source!r}")
     tier = getattr(record, "tier", DATACENTER_TIER)
@@ -262,6 +269,31 @@ def _check_doubled(doubled: DoubledRecord, _received: ReceivedRecord, _now_ms: i
         _check_range(run.first_offset, run.last_offset)
 
 
+def _check_drill(drill: DrillRecord, received: ReceivedRecord, _now_ms: int) -> None:
+    _check_name("name", drill.run)
+    _check_name("author", drill.said_by)
+    is_past = is_named(drill.began_ms) and drill.began_ms <= received.time_ms
+    _require(is_past, f"it began at {drill.began_ms} ms, and ended at {received.time_ms} ms")
+    _check_count("false_count", drill.false_count)
+    _require(len(drill.plants) <= PLANTS_PER_RECORD_MAX, f"it has {len(drill.plants)} plants")
+    for plant in drill.plants:
+        for name in ("kind", "datacenter", "service"):
+            _check_name(name, getattr(plant, name))
+        is_hour = is_named(plant.hour_ms) and plant.hour_ms % HOUR_MS == 0
+        _require(is_hour, f"{plant.hour_ms} ms is not the start of an hour")
+        _require(len(plant.statuses) <= STATUSES_MAX, f"a plant has {len(plant.statuses)} verdicts")
+        for text in (plant.hop, plant.note, *plant.statuses):
+            _check_text("text", text)
+        _check_count("record_count", plant.record_count)
+        if plant.producer_id != NO_NUMBER:
+            numbers = (plant.producer_epoch, plant.first_sequence, plant.last_sequence)
+            _check_sequences(plant.producer_id, *numbers)
+        _require(plant.outcome in set(Outcome), f"its outcome is {shown(plant.outcome)}")
+        took_ms, is_named_ = plant.named_after_ms, plant.outcome == Outcome.NAMED
+        is_possible = 0 <= took_ms <= COUNT_MAX if is_named_ else took_ms == NOT_NAMED_MS
+        _require(is_possible, f"a plant that is {plant.outcome} was named after {took_ms} ms")
+
+
 _CHECKS: Final[dict[type, Callable[[Any, ReceivedRecord, int], None]]] = {
     RangeTally: _check_tally,
     HeartbeatRecord: _check_heartbeat,
@@ -275,6 +307,7 @@ _CHECKS: Final[dict[type, Callable[[Any, ReceivedRecord, int], None]]] = {
     AcceptanceRecord: _check_acceptance,
     VerifiedRecord: _check_verified,
     DoubledRecord: _check_doubled,
+    DrillRecord: _check_drill,
 }
 
 # --- parts of records ---

@@ -1,0 +1,5 @@
+"""What a drill raises. Caused by the environment: a service of the site does not do its part."""
+
+
+class DrillError(Exception):
+    """The drill could not be held; nothing is known about the audit. The message says why."""
