@@ -182,7 +182,7 @@ def test_an_altered_batch_has_other_bytes_under_a_right_checksum() -> None:
     data = bytearray(second)
     plan.alter(data)
     verify(data, 0, read_header(data))
-    assert identity(data) == identity(second) and content_of(data) != content_of(second)
+    assert identity(bytes(data)) == identity(second) and content_of(data) != content_of(second)
     assert plan.decide(identity(first), None) is BatchFate.SEND
 
 
