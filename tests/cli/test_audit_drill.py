@@ -12,7 +12,7 @@ from fix_site import RunningSite
 from headrace.audit.topic.drills import CANARY_TOPIC
 from headrace.drill.kinds import KINDS
 
-pytestmark = [pytest.mark.slow, pytest.mark.hdfs]
+pytestmark = [pytest.mark.slow, pytest.mark.hdfs, pytest.mark.timeout(900)]
 
 
 def test_the_audit_names_what_a_drill_plants(headrace: Headrace, running_site: RunningSite) -> None:
@@ -40,5 +40,6 @@ def test_the_audit_names_what_a_drill_plants(headrace: Headrace, running_site: R
 
 def test_wrong_words_are_refused(headrace: Headrace) -> None:
     assert headrace("audit", "drill", "--kind", "fire").exit_code == 2
+    assert headrace("audit", "drill", "--timeout", "5s").exit_code == 2
     assert headrace("audit", "drill", "--datacenter", "analysis").exit_code == 2
     assert headrace("audit", "drill", "--datacenter", "nowhere").exit_code != 0

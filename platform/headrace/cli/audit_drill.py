@@ -26,6 +26,9 @@ from headrace.cli.output import JsonOption, out, plain, print_json
 from headrace.cli.values import parse_span_ms
 
 SEEN_WAIT_MAX_S = 30.0
+TIMEOUT_LEAST_MS = 60_000
+"""A silent publisher is named after half a minute."""
+TIMEOUT_MOST_MS = 3_600_000
 
 
 def drill(
@@ -61,7 +64,8 @@ def drill(
     from headrace.client.errors import ClientError
     from headrace.drill.errors import DrillError
 
-    timeout_s = parse_span_ms(timeout, "s", option="--timeout") / 1000
+    bounds = {"least_ms": TIMEOUT_LEAST_MS, "most_ms": TIMEOUT_MOST_MS}
+    timeout_s = parse_span_ms(timeout, "s", option="--timeout", **bounds) / 1000
     try:
         with reading(store) as opened:
             result = _drill(opened, datacenter or [], kind or [], state_dir, timeout_s, quiet=json)

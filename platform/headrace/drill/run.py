@@ -137,10 +137,11 @@ class DrillRun:
         """Asks until all is named and has settled; returns the last verdicts."""
         planting_until_s = time.monotonic() + PLANTING_MAX_S
         while True:
-            verdicts = list(self._judge_now(self._hour_ms))
-            now_s = time.monotonic()
+            # Looked at first: what is planted during the judging is in the next verdicts.
             is_planted = not any(planter.is_alive() for planter in planters)
-            open_ = [plant for plant in self._truth.plants if not self._is_named(plant, verdicts, now_s)]
+            now_s = time.monotonic()
+            verdicts = list(self._judge_now(self._hour_ms))
+            open_ = [plant for plant in self._truth.plants if not self._is_named(plant, verdicts)]
             last_s = max(self._planted_s.values(), default=now_s)
             if is_planted and (self._problems or now_s >= last_s + timeout_s):
                 return verdicts
@@ -151,12 +152,12 @@ class DrillRun:
                 return verdicts
             time.sleep(POLL_S)
 
-    def _is_named(self, plant: DrillPlant, verdicts: Sequence[Verdict], now_s: float) -> bool:
+    def _is_named(self, plant: DrillPlant, verdicts: Sequence[Verdict]) -> bool:
         """Whether the audit names a plant; notes when it did first."""
         planted_s = self._planted_s.get(plant.service)
         if planted_s is None or outcome_of(plant, verdicts) is not Outcome.NAMED:
             return False
-        took_ms = 0 if plant.is_control else max(1, int((now_s - planted_s) * 1_000))
+        took_ms = 0 if plant.is_control else max(1, int((time.monotonic() - planted_s) * 1_000))
         self._named_ms.setdefault(plant.service, took_ms)
         return True
 

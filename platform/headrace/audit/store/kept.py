@@ -19,6 +19,7 @@ from headrace.audit.store.inserting import upsert
 from headrace.audit.times import hour_start, named_time
 from headrace.audit.topic.declarations import TopicDeclaration
 from headrace.audit.topic.doubled import DoubledRecord
+from headrace.audit.topic.drills import DrillRecord
 from headrace.audit.topic.load_report import LoadReport
 from headrace.audit.topic.records import (
     ANALYSIS_TIER,
@@ -66,6 +67,8 @@ def forget_changed(connection: Connection, received: ReceivedRecord) -> None:
         _before_verification(connection, record)
     elif isinstance(record, DoubledRecord):
         forget_hours(connection, record.topic, [record.hour_ms])
+    elif isinstance(record, DrillRecord):
+        pass  # a drill's score is about no hour
     elif (topic := getattr(record, "topic", None)) is not None:
         forget_topic(connection, topic)
     else:

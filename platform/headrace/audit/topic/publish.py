@@ -8,12 +8,13 @@ from __future__ import annotations
 import socket
 import time
 import uuid
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
 from headrace.audit.topic.avro_times import to_datetime
 from headrace.audit.topic.load_report import LoadReport
-from headrace.audit.topic.records import AUDIT_TOPIC, AuditRecord
+from headrace.audit.topic.records import AUDIT_TOPIC, DATACENTER_TIER, AuditRecord, HeartbeatRecord
 from headrace.client import Admin, DeliveryFuture, Producer
 from headrace.client.errors import BrokerError, ClientError, RecordTooLargeError
 from headrace.events.schemas import read_schema
@@ -81,9 +82,12 @@ class AuditPublisher:
             serializer = self._serializer(record.schema_file)
             value = serializer.serialize(self._topic, {"header": header, **record.to_avro()})
             key = record.key().encode()
-            self._unacknowledged.append(
-                self._producer.send(self._topic, value, key=key, timestamp_ms=time_ms)
-            )
+            for partition in self._partitions(record):
+                self._unacknowledged.append(
+                    self._producer.send(
+                        self._topic, value, key=key, partition=partition, timestamp_ms=time_ms
+                    )
+                )
         except (SerializationError, RecordTooLargeError) as error:
             raise UnpublishableRecordError(str(error)) from error
         except (ClientError, RegistryError, RegistryUnavailableError) as error:
@@ -124,6 +128,15 @@ class AuditPublisher:
                 if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                     raise
         self._has_topic = True
+
+    def _partitions(self, record: AuditRecord) -> Sequence[int | None]:
+        """Returns the partitions that a record goes to. Publishers' clocks are measured by their reports'
+        places between a datacenter's heartbeats (`audit.store.clocks`), so each partition gets these: a
+        service may have created the topic with several.
+        """
+        if isinstance(record, HeartbeatRecord) and record.tier == DATACENTER_TIER:
+            return range(self._producer.partition_count(self._topic))
+        return (None,)
 
     def _serializer(self, schema_file: str) -> AvroSerializer:
         serializer = self._serializers.get(schema_file)
