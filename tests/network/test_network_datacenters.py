@@ -246,7 +246,7 @@ def cut_off(site: ProvisionedSite, store: AuditStore, near: Reader, mirrored: Re
     site.network.cut("east")
     until = time.monotonic() + CUT_S
     with ThreadPoolExecutor(1) as pool:
-        planning = pool.submit(site.terraform, "plan", code=1)
+        planning = pool.submit(site.terraform, "plan", code=0)
         watch_the_cut(site, store, near, mirrored, until)
         printed = planning.result()
     assert f"the agent at https://{site.network.address('east-1')}:{AGENT_PORT} does not answer" in printed, (
