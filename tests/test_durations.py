@@ -1,0 +1,104 @@
+"""The lines at the end of a run that say where its time went."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from fix_durations import FILES_SHOWN_MAX, RUN_MIN_S, Processors, Run, Span
+
+TESTS = Path(__file__).parent
+BEGUN_S = 1_000.0
+STAT = "cpu  100 20 30 600 200 5 5 40 7 7\ncpu0 100 20 30 600 200 5 5 40 7 7\n"
+
+
+def run_of(*spans: tuple[str, str, float, float]) -> Run:
+    """A run with these spans: process, test, begin and end in seconds since the run's begin."""
+    made = Run(BEGUN_S, Processors(50, 100))
+    made.spans += [Span(process, test, BEGUN_S + a, BEGUN_S + b) for process, test, a, b in spans]
+    return made
+
+
+def report(run: Run, seconds: float) -> list[str]:
+    return list(run.lines(BEGUN_S + seconds, Processors(125, 125)))
+
+
+def test_processes_groups_folders_and_files_have_their_seconds() -> None:
+    run = run_of(
+        ("gw0", "tests/days/test_operator.py::test_a", 20.0, 70.0),
+        ("gw0", "tests/days/test_reader.py::test_b", 70.0, 75.0),
+        ("gw1", "tests/log/test_log_flush.py::test_c[1]", 21.0, 22.5),
+        ("gw1", "tests/log/test_log_flush.py::test_c[2]", 23.0, 25.0),
+        ("gw1", "tests/log/test_log_scrub.py::test_d", 25.0, 26.0),
+    )
+    assert report(run, 80) == [
+        "where the time went: 80 s, 20 s before the first test; processors busy for 75%",
+        "  gw0: 55 s in tests, idle for 5 s in the end, after tests/days/test_reader.py",
+        "  gw1: 4 s in tests, idle for 54 s in the end, after tests/log/test_log_scrub.py",
+        "  groups: days 55 s",
+        "  other files: tests/log 4 s",
+        "  slowest files:",
+        "    50.0 s  tests/days/test_operator.py",
+        "     5.0 s  tests/days/test_reader.py",
+        "     3.5 s  tests/log/test_log_flush.py",
+        "     1.0 s  tests/log/test_log_scrub.py",
+    ]
+    assert run.details() == {
+        "files": [
+            {"file": "tests/days/test_operator.py", "seconds": 50.0, "begun_s": 20.0, "process": "gw0"},
+            {"file": "tests/days/test_reader.py", "seconds": 5.0, "begun_s": 70.0, "process": "gw0"},
+            {"file": "tests/log/test_log_flush.py", "seconds": 3.5, "begun_s": 21.0, "process": "gw1"},
+            {"file": "tests/log/test_log_scrub.py", "seconds": 1.0, "begun_s": 25.0, "process": "gw1"},
+        ],
+        "tests": {
+            "tests/days/test_operator.py::test_a": 50.0,
+            "tests/days/test_reader.py::test_b": 5.0,
+            "tests/log/test_log_flush.py::test_c[2]": 2.0,
+            "tests/log/test_log_flush.py::test_c[1]": 1.5,
+            "tests/log/test_log_scrub.py::test_d": 1.0,
+        },
+    }
+
+
+def test_a_short_run_and_one_in_one_process_show_nothing() -> None:
+    both = [("gw0", "tests/a/test_a.py::test_a", 0.0, 1.0), ("gw1", "tests/a/test_b.py::test_b", 0.0, 1.0)]
+    assert report(run_of(*both), RUN_MIN_S - 1) == []
+    assert report(run_of(both[0]), RUN_MIN_S + 1) == []
+    assert report(run_of(), RUN_MIN_S + 1) == []
+
+
+def test_only_the_slowest_files_are_shown() -> None:
+    spans = [(f"gw{n % 2}", f"tests/a/test_{n}.py::test_a", 0.0, 1.0 + n) for n in range(FILES_SHOWN_MAX + 3)]
+    lines = report(run_of(*spans), 100)
+    assert len(lines[lines.index("  slowest files:") + 1 :]) == FILES_SHOWN_MAX
+    assert lines[-FILES_SHOWN_MAX].endswith(f" tests/a/test_{FILES_SHOWN_MAX + 2}.py")
+
+
+def test_processors_are_busy_for_what_is_neither_idle_nor_a_guests(tmp_path: Path) -> None:
+    stat = tmp_path / "stat"
+    stat.write_text(STAT)
+    assert Processors.read(stat) == Processors(200, 800)
+    assert Processors.read(stat).busy_since(Processors(0, 0)) == "; processors busy for 20%"
+    assert Processors.read(tmp_path / "none").busy_since(Processors(0, 0)) == ""
+
+
+def test_a_run_of_two_processes_ends_with_them(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {TESTS}\n")
+    (tmp_path / "conftest.py").write_text(
+        "import fix_durations\nfix_durations.RUN_MIN_S = 0.0\npytest_plugins = ['fix_durations']\n"
+    )
+    for name in ("first", "second"):
+        (tmp_path / f"test_{name}.py").write_text("def test_some(): ...\n\ndef test_other(): ...\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadscope"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "where the time went: " in ran.stdout
+    assert "  gw1: " in ran.stdout and "  groups: none\n" in ran.stdout
+    assert ran.stdout.splitlines()[-1].startswith("4 passed")
+    kept = tmp_path / ".pytest_cache" / "d" / "durations" / "run.json"
+    files = json.loads(kept.read_text())["files"]
+    assert {each["file"] for each in files} == {"test_first.py", "test_second.py"}
