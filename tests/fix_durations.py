@@ -1,9 +1,9 @@
 """Where the time of a run went: the last lines of a run of a minute or more in several test processes.
 
 They name the seconds of each process and how long it was idle in the end, those of each group of files that
-share something costly, those of the folders of all other files, and the slowest files. Each file's seconds,
-and those of each test that took a second or more, are kept until the next run, in
-`.pytest_cache/d/durations/run.json`.
+share something costly, those of the folders of all other files, the programs that used the processors most,
+and the slowest files. Each file's seconds, and those of each test that took a second or more, are kept until
+the next run, in `.pytest_cache/d/durations/run.json`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
 
+from processor_times import Processors, Programs
 from run_order import group_of
 
 RUN_MIN_S: Final = 60.0
@@ -25,11 +26,7 @@ RUN_MIN_S: Final = 60.0
 TEST_MIN_S: Final = 1.0
 FILES_SHOWN_MAX: Final = 10
 FOLDERS_SHOWN_MAX: Final = 12
-PROCESSOR_TIMES: Final = Path("/proc/stat")
-_IDLE_COLUMNS: Final = (3, 4)
-"""Idle, and idle while a disk works (iowait)."""
-_COLUMNS_MAX: Final = 8
-"""The columns behind these count the time of guests once more."""
+PROGRAMS_SHOWN_MAX: Final = 12
 
 
 class Span(NamedTuple):
@@ -54,43 +51,27 @@ class Span(NamedTuple):
         return group_of(self.nodeid) != self.file
 
 
-class Processors(NamedTuple):
-    """What all processors together have done since the machine's start, in ticks."""
-
-    busy: int
-    idle: int
-
-    @classmethod
-    def read(cls, path: Path = PROCESSOR_TIMES) -> Processors:
-        """Nothing, where there is no such file."""
-        if not path.exists():
-            return cls(0, 0)
-        ticks = [int(word) for word in path.read_text().splitlines()[0].split()[1 : _COLUMNS_MAX + 1]]
-        idle = sum(ticks[column] for column in _IDLE_COLUMNS)
-        return cls(sum(ticks) - idle, idle)
-
-    def busy_since(self, before: Processors) -> str:
-        busy, idle = self.busy - before.busy, self.idle - before.idle
-        return f"; processors busy for {busy / (busy + idle):.0%}" if busy + idle else ""
-
-
 @dataclass
 class Run:
     """The spans of a run, and when it began, on the same clock: the time of day."""
 
     begun_s: float
-    processors: Processors
     spans: list[Span] = field(default_factory=list)
 
-    def lines(self, ended_s: float, processors: Processors) -> Iterator[str]:
-        """The report of a run that ended then; nothing of a run in one process, or of a short one."""
+    def lines(
+        self, ended_s: float, processors: Processors, programs: Sequence[tuple[str, float]]
+    ) -> Iterator[str]:
+        """The report of a run that ended then; nothing of a run in one process, or of a short one.
+
+        `processors` and `programs`: what was used meanwhile.
+        """
         processes = sorted({span.process for span in self.spans})
         if len(processes) < 2 or ended_s - self.begun_s < RUN_MIN_S:
             return
         before_s = min(span.begun_s for span in self.spans) - self.begun_s
         yield (
             f"where the time went: {ended_s - self.begun_s:.0f} s, {before_s:.0f} s before the first test"
-            f"{processors.busy_since(self.processors)}"
+            f"; processors busy for {processors.busy_share:.0%}"
         )
         for process in processes:
             spans = [span for span in self.spans if span.process == process]
@@ -104,6 +85,8 @@ class Run:
         folders = seconds_by(others, lambda span: str(Path(span.file).parent))
         yield "  groups: " + _listed(seconds_by(grouped, lambda span: group_of(span.nodeid)))
         yield "  other files: " + _listed(folders[:FOLDERS_SHOWN_MAX])
+        unseen_s = max(0.0, processors.busy_s - sum(seconds for _, seconds in programs))
+        yield f"  CPU: {_listed([*programs[:PROGRAMS_SHOWN_MAX], ('too brief to be seen', unseen_s)])}"
         yield "  slowest files:"
         for file, seconds in seconds_by(self.spans, lambda span: span.file)[:FILES_SHOWN_MAX]:
             yield f"  {seconds:6.1f} s  {file}"
@@ -141,32 +124,33 @@ def _listed(rows: Iterable[tuple[str, float]]) -> str:
     return ", ".join(f"{name} {seconds:.0f} s" for name, seconds in rows) or "none"
 
 
-_RUN: Final = pytest.StashKey[Run]()
-
-
-class _Watch:
+class Watch:
     """Collects the reports that the test processes send; registered in the process that prints."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._run = Run(time.time())
+        self._before = Processors.read()
+        self._programs = Programs()
+        self._programs.start()
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         node = getattr(report, "node", None)
         if node is not None:
             self._run.spans.append(Span(node.gateway.id, report.nodeid, report.start, report.stop))
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        self._programs.stop()
+        used = Processors.read().since(self._before)
+        lines = list(self._run.lines(time.time(), used, self._programs.seconds))
+        for line in lines:
+            terminalreporter.write_line(line)
+        if lines and self._config.cache is not None:
+            folder = self._config.cache.mkdir("durations")
+            (folder / "run.json").write_text(json.dumps(self._run.details(), indent=1))
+
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
-        config.stash[_RUN] = Run(time.time(), Processors.read())
-        config.pluginmanager.register(_Watch(config.stash[_RUN]))
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    run = config.stash.get(_RUN, None)
-    lines = list(run.lines(time.time(), Processors.read())) if run else []
-    for line in lines:
-        terminalreporter.write_line(line)
-    if run and lines and config.cache is not None:
-        (config.cache.mkdir("durations") / "run.json").write_text(json.dumps(run.details(), indent=1))
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Watch(config))

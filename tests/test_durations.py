@@ -1,14 +1,18 @@
-"""The lines at the end of a run that say where its time went."""
+"""The lines at the end of a run that say where its time went, and which programs used the processors."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-from fix_durations import FILES_SHOWN_MAX, RUN_MIN_S, Processors, Run, Span
+import pytest
+
+from fix_durations import FILES_SHOWN_MAX, RUN_MIN_S, Run, Span
+from processor_times import TICKS_PER_S, UNNAMED, Processors, Programs, program_of
 
 TESTS = Path(__file__).parent
 BEGUN_S = 1_000.0
@@ -17,13 +21,14 @@ STAT = "cpu  100 20 30 600 200 5 5 40 7 7\ncpu0 100 20 30 600 200 5 5 40 7 7\n"
 
 def run_of(*spans: tuple[str, str, float, float]) -> Run:
     """A run with these spans: process, test, begin and end in seconds since the run's begin."""
-    made = Run(BEGUN_S, Processors(50, 100))
+    made = Run(BEGUN_S)
     made.spans += [Span(process, test, BEGUN_S + a, BEGUN_S + b) for process, test, a, b in spans]
     return made
 
 
 def report(run: Run, seconds: float) -> list[str]:
-    return list(run.lines(BEGUN_S + seconds, Processors(125, 125)))
+    used = Processors(75 * TICKS_PER_S, 25 * TICKS_PER_S)
+    return list(run.lines(BEGUN_S + seconds, used, [("headrace.broker", 40.0), ("mvn", 10.0)]))
 
 
 def test_processes_groups_folders_and_files_have_their_seconds() -> None:
@@ -40,6 +45,7 @@ def test_processes_groups_folders_and_files_have_their_seconds() -> None:
         "  gw1: 4 s in tests, idle for 54 s in the end, after tests/log/test_log_scrub.py",
         "  groups: days 55 s",
         "  other files: tests/log 4 s",
+        "  CPU: headrace.broker 40 s, mvn 10 s, too brief to be seen 25 s",
         "  slowest files:",
         "    50.0 s  tests/days/test_operator.py",
         "     5.0 s  tests/days/test_reader.py",
@@ -81,8 +87,49 @@ def test_processors_are_busy_for_what_is_neither_idle_nor_a_guests(tmp_path: Pat
     stat = tmp_path / "stat"
     stat.write_text(STAT)
     assert Processors.read(stat) == Processors(200, 800)
-    assert Processors.read(stat).busy_since(Processors(0, 0)) == "; processors busy for 20%"
-    assert Processors.read(tmp_path / "none").busy_since(Processors(0, 0)) == ""
+    assert Processors.read(stat).busy_share == 0.2
+    assert Processors.read(stat).since(Processors(100, 700)) == Processors(100, 100)
+    assert Processors.read(tmp_path / "none").busy_share == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("/usr/bin/python3.11 -m headrace.broker --broker-id 1", "headrace.broker"),
+        (".venv/bin/python -I -m headrace.provider", "headrace.provider"),
+        ("python .venv/bin/supervisord -c x.conf", "supervisord"),
+        ("python -u -c import\\ sys;exec(eval(sys.stdin.readline()))", "test process"),
+        ("python -c print(1)", "python -c"),
+        ("python", "python"),
+        ("java -Xmx1g -cp /a/jars/* org.apache.zookeeper.server.quorum.QuorumPeerMain zoo", "QuorumPeerMain"),
+        ("java -version", "java"),
+        ("/usr/sbin/haproxy -f x", "haproxy"),
+        ("postgres:\\ walwriter", "postgres"),
+        ("airflow\\ scheduler\\ --\\ Local", "airflow scheduler"),
+    ],
+)
+def test_a_program_has_a_short_name(line: str, name: str) -> None:
+    assert program_of(shlex.split(line)) == name
+
+
+def test_only_what_begins_meanwhile_is_seen_and_named_by_what_it_becomes(tmp_path: Path) -> None:
+    def process(pid: int, begin: int, ticks: int, command: bytes) -> None:
+        (tmp_path / str(pid)).mkdir(exist_ok=True)
+        fields = ["S", *["0"] * 10, str(ticks), "0", *["0"] * 6, str(begin), "0"]
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a (b) c) {' '.join(fields)}")
+        (tmp_path / str(pid) / "cmdline").write_bytes(command)
+
+    (tmp_path / "self").mkdir()
+    process(1, 10, 500, b"init\0")
+    programs = Programs(tmp_path)
+    process(1, 10, 900, b"init\0")
+    process(2, 20, 100, b"python\0-c\0fork")
+    process(3, 21, 50, b"")
+    programs.look()
+    process(2, 20, 300, b"java\0-jar\0x.jar\0")
+    process(3, 22, 70, b"java\0-jar\0x.jar\0")  # another process with the same number
+    programs.look()
+    assert programs.seconds == [("x.jar", 370 / TICKS_PER_S), (UNNAMED, 50 / TICKS_PER_S)]
 
 
 def test_a_run_of_two_processes_ends_with_them(tmp_path: Path) -> None:
