@@ -98,7 +98,7 @@ fuzz: setup java
 # Three brokers and ZooKeeper under a seeded schedule of faults. As root on hosts of their own, whose links are cut, too.
 jepsen: setup java
 	@PYTHONPATH=tests:bench $(BIN)/python -m faults --faults $(or $(FAULTS),20) $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json "$(JSON)") \
-		$(if $(KINDS),--kinds $(KINDS)) $(if $(PAUSE),--pause-max $(PAUSE)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(if $(LOOPBACK),--loopback)
+		$(if $(KINDS),--kinds $(KINDS)) $(if $(PAUSE),--pause-max $(PAUSE)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(if $(LOOPBACK),--loopback) $(if $(UNSUPERVISED),--unsupervised)
 
 simulate: setup
 	@PYTHONHASHSEED=0 PYTHONPATH=tests $(BIN)/python -m simulation.simulate $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100) --first $(or $(FROM),1)) $(if $(TROUBLED_MS),--troubled-ms $(TROUBLED_MS))

@@ -1,6 +1,7 @@
 """Real faults for real processes: three brokers and ZooKeeper, librdkafka and headrace's own clients.
 
-    make jepsen FAULTS=100 [SEED=7] [JSON=file] [KINDS="kill pause"] [PAUSE=40] [REPLICAS=3] [LOOPBACK=1]
+    make jepsen FAULTS=100 [SEED=7] [JSON=file] [KINDS="kill pause"] [PAUSE=40] [REPLICAS=3]
+                [LOOPBACK=1] [UNSUPERVISED=1]
 
 Producers write numbers with acks=all, readers read them, faults come by a seeded schedule; after each one all
 must be live again within a bound. In the end everything is read back, the replicas' files are compared, and
@@ -54,7 +55,10 @@ class Run:
         small = can_mount(folder / "probe")
         settings = {"zookeeper.session.timeout.ms": str(chosen.session_ms)}
         usual = Orders(fsync_delay_us=int(chosen.fsync_ms * 1000))
-        self.cluster = Cluster(place, folder, library, chosen.brokers, settings, usual, small=small)
+        supervised = not chosen.unsupervised
+        self.cluster = Cluster(
+            place, folder, library, chosen.brokers, settings, usual, small=small, supervised=supervised
+        )
         for broker in self.cluster.brokers:
             broker.disk.loses_bytes = chosen.disk_loses
         self.kinds = chosen.kinds or list(KINDS if place.can_cut else PROCESS_KINDS)
@@ -66,6 +70,7 @@ class Run:
             chosen.seed,
             f"{chosen.brokers} brokers on {where} with {disks}, {PARTITIONS} partitions,"
             f" replication.factor={chosen.replicas}, ZooKeeper session {chosen.session_ms} ms,"
+            f" {'' if supervised else 'no '}agent on each host,"
             f" an fsync takes {chosen.fsync_ms:g} ms",
         )
         self.windows: list[Window] = []
@@ -236,6 +241,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--fsync-ms", type=float, default=3.0, help="what each fsync takes longer")
     parser.add_argument("--disk-loses", type=int, default=0, help="durable bytes that a power cut takes")
     parser.add_argument("--loopback", action="store_true", help="no hosts of their own, also with root")
+    parser.add_argument(
+        "--unsupervised", action="store_true", help="no agent ends the session of a broker that was killed"
+    )
     parser.add_argument("--keep", action="store_true", help="keep logs and journals of a clean run, too")
     return parser
 

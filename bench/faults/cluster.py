@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from faults.disk import Disk, Orders
 from faults.place import ZOOKEEPER, Place, SmallDisk, broker_host
+from faults.supervision import HostAgent
 
 from fix_zookeeper import ZooKeeperRoom, ZooKeeperServer, room_on
 
@@ -35,10 +36,18 @@ class FaultsError(Exception):
 
 
 class Broker:
-    """One broker process; address, disk and logs stay over its restarts."""
+    """One broker process; address, disk and logs outlive it. `supervised`: by its host's agent."""
 
     def __init__(
-        self, number: int, place: Place, folder: Path, library: Path, usual: Orders, *, small: bool
+        self,
+        number: int,
+        place: Place,
+        folder: Path,
+        library: Path,
+        usual: Orders,
+        *,
+        small: bool,
+        supervised: bool,
     ) -> None:
         self.number = number
         self.host, self.port = place.address(broker_host(number))
@@ -49,6 +58,8 @@ class Broker:
         self.disk = Disk(library, self.data_dir / "data", folder / f"faults-{number}", usual)
         self._place = place
         self._process: subprocess.Popen[bytes] | None = None
+        self._supervised = supervised
+        self._agent: HostAgent | None = None
         self._ready_before = 0
 
     @property
@@ -75,6 +86,8 @@ class Broker:
         self._process = self._place.popen(
             broker_host(self.number), command, self.log_file, self.disk.environment
         )
+        if self._supervised and self._agent is None:
+            self._agent = HostAgent(self.disk.data_dir)
 
     def _ready_lines(self) -> int:
         return self.output().count(f"broker {self.number} ready on")
@@ -101,6 +114,12 @@ class Broker:
             self._process.kill()
             self._process.wait(STOP_WAIT_MAX_S)
 
+    def end_agent(self) -> None:
+        """From now until the next start nobody sees that the process has ended."""
+        if self._agent is not None:
+            self._agent.end()
+            self._agent = None
+
     def stop(self) -> None:
         """SIGTERM. Raises `FaultsError` if the broker does not end."""
         if self._process is None:
@@ -126,6 +145,7 @@ class Broker:
             resource.prlimit(self.pid, resource.RLIMIT_NOFILE, limits)
 
     def close(self) -> None:
+        self.end_agent()
         self.kill()
         if self.small_disk is not None:
             self.small_disk.close()
@@ -144,6 +164,7 @@ class Cluster:
         usual: Orders,
         *,
         small: bool,
+        supervised: bool,
     ) -> None:
         self.place = place
         self.folder = folder
@@ -153,7 +174,8 @@ class Cluster:
         self.room: ZooKeeperRoom | None = None
         self._admin: AdminClient | None = None
         self.brokers = [
-            Broker(number, place, folder, library, usual, small=small) for number in range(1, count + 1)
+            Broker(number, place, folder, library, usual, small=small, supervised=supervised)
+            for number in range(1, count + 1)
         ]
         if small:
             # The default reserve is larger than the small disk.

@@ -39,7 +39,11 @@ def _start(cluster: Cluster, *brokers: Broker) -> None:
 
 
 def _power_cut(fault: Fault, *brokers: Broker) -> int:
-    """Kills the brokers, and takes from their disks what no fsync has covered; returns how many bytes."""
+    """Kills the brokers with their hosts' agents, and takes from their disks what no fsync has covered;
+    returns how many bytes.
+    """
+    for broker in brokers:
+        broker.end_agent()
     for broker in brokers:
         broker.send_signal(signal.SIGKILL)
     for broker in brokers:
