@@ -51,7 +51,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: help demo test check lint image fuzz jepsen simulate simulate-mutants drill bench bench-smoke bench-page bench-hostile bench-load bench-terraform bench-airflow docs up down status clean distclean requirements setup airflow terraform \
+.PHONY: help demo test check style lint image fuzz jepsen simulate simulate-mutants drill bench bench-smoke bench-page bench-hostile bench-load bench-terraform bench-airflow docs up down status clean distclean requirements setup airflow terraform \
 	java jars debian haproxy postgresql
 
 help:
@@ -75,8 +75,9 @@ up status:
 down:
 	@if [ -x $(BIN)/headrace ]; then $(BIN)/headrace down; else echo "nothing runs: headrace is not set up here"; fi
 
+# Types and layers are among the tests (tests/test_lint.py): they take the time in which others wait.
 test:
-	$(TOGETHER) setup airflow $(TERRAFORM) jars debian lint $(DOCS_VENV)/.installed
+	$(TOGETHER) setup airflow $(TERRAFORM) jars debian style $(DOCS_VENV)/.installed
 	@if $(BIN)/python containers/container_image.py --engine; then \
 		$(MAKE) -s image || echo "without an image the tests in containers are skipped"; fi
 	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder --cache-clear $(PYTEST) \
@@ -86,9 +87,11 @@ test:
 check: lint
 	@JAVA_HOME=/no-jvm-in-make-check $(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not heavy" $(PYTEST)
 
-lint: setup
+style: setup
 	@$(BIN)/ruff check --quiet . && echo "ruff check: clean"
 	@$(BIN)/ruff format --quiet --check . && echo "ruff format: clean"
+
+lint: style
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache | grep -e broken -e BROKEN -e '->'
 

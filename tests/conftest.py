@@ -56,9 +56,18 @@ os.environ["HEADRACE_STATE_DIR"] = _STATE.name
 pytest.register_assert_rewrite(*pytest_plugins)
 
 
+# A test process begins a test only when it knows the next one.
+_LEFT_MAX = 1
+
+
 class _GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
+
+    def _reschedule(self, node: Any) -> None:
+        """Gives a process its next group as late as it can: it might be idle elsewhere."""
+        if not self.workqueue or self._pending_of(self.assigned_work[node]) <= _LEFT_MAX:
+            super()._reschedule(node)
 
 
 @pytest.hookimpl(optionalhook=True)

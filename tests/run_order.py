@@ -66,6 +66,7 @@ ORDER: Final = (
     ("site",),
     ("spark",),
     ("tests/network/test_network_datacenters.py",),  # waits for a minute, and needs no CPU then
+    ("tests/test_lint.py",),
     ("tests/dags/test_airflow_environment.py",),
     ("tests/clients/",),
     ("tests/audit/", "tests/broker/", "tests/client/"),
