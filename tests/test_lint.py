@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(TYPES_MAX_S + 30)]
 
 
 def output_of(*command: str, timeout_s: float) -> tuple[int, str]:
-    """Runs a program of the environment with what others leave of the processors: they wait for real processes."""
+    """Runs a program with what the others leave of the processors: they wait for real processes."""
     done = subprocess.run(
         ["nice", "-n", "19", str(BIN / command[0]), *command[1:]],
         cwd=ROOT,
