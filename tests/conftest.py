@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it has no types
 
-from run_order import SHARED, group_of, place_of
+from run_order import SHARED, group_of, next_group, place_of
 
 pytest_plugins = [
     "fix_agent",
@@ -68,6 +68,16 @@ class _GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no 
         """Gives a process its next group as late as it can: it might be idle elsewhere."""
         if not self.workqueue or self._pending_of(self.assigned_work[node]) <= _LEFT_MAX:
             super()._reschedule(node)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        running = (
+            group
+            for groups in self.assigned_work.values()
+            for group, tests in groups.items()
+            if not all(tests.values())
+        )
+        self.workqueue.move_to_end(next_group(list(self.workqueue), running), last=False)
+        super()._assign_work_unit(node)
 
 
 @pytest.hookimpl(optionalhook=True)

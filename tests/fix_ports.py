@@ -9,13 +9,14 @@ import socket
 from collections.abc import Iterator
 
 FIRST = 10_000
-PORTS_A_WORKER = 5_000
+WORKERS_MAX = 6
+PORTS_A_WORKER = 3_500
 
 
 def _candidates() -> Iterator[int]:
     """The ports of this process's range again and again, starting at a random one."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    first = FIRST + worker % 4 * PORTS_A_WORKER
+    first = FIRST + worker % WORKERS_MAX * PORTS_A_WORKER
     start = random.SystemRandom().randrange(PORTS_A_WORKER)
     return (first + (start + step) % PORTS_A_WORKER for step in itertools.count())
 

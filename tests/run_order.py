@@ -7,6 +7,7 @@ its brokers. The files of such a group run in the order in which they stand here
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 DAYS: Final = (
@@ -71,6 +72,24 @@ ORDER: Final = (
     ("tests/clients/",),
     ("tests/audit/", "tests/broker/", "tests/client/"),
 )
+# What keeps the processors busy: whole sites, with their JVMs. Tests that mostly wait run beside them.
+HEAVY: Final = (
+    "days",
+    "site",
+    "spark",
+    "tests/backup/test_backup_site.py",
+    "tests/dags/test_airflow_environment.py",
+    "tests/network/",
+)
+HEAVY_AT_ONCE_MAX: Final = 2
+
+
+def next_group(waiting: Sequence[str], running: Iterable[str]) -> str:
+    """The group to begin next: the first that waits, but no heavy one while enough of them run."""
+    heavy_count = sum(group.startswith(HEAVY) for group in running)
+    if heavy_count < HEAVY_AT_ONCE_MAX:
+        return waiting[0]
+    return next((group for group in waiting if not group.startswith(HEAVY)), waiting[0])
 
 
 def group_of(nodeid: str) -> str:
