@@ -29,6 +29,7 @@ pytest_plugins = [
     "fix_faulty_disk",
     "fix_chromium",
     "fix_hdfs",
+    "fix_hosts",
     "fix_java",
     "fix_kafka",
     "fix_network",

@@ -1,125 +1,43 @@
 """A dead host is replaced by one apply: the real terraform, agents, brokers and replicas."""
 
-import os
 import re
-import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 
-import quick_kinds_agent
-from fix_agent import HOST, RunningAgent, eventually
+from fix_agent import HOST, eventually
+from fix_hosts import WAIT_MAX_S, BrokersOnHosts, StartHosts, die, log_bytes, publish, records
 from fix_ports import free_port
 from fix_terraform import Workspace
 from fix_zookeeper import ZooKeeperRoom
-from headrace.agent.processes import unit_processes
 from headrace.client.admin import Admin
-from headrace.client.consumer import Consumer
-from headrace.client.producer import Producer
 
 Make = Callable[[str], Workspace]
 COUNT = 50
-WAIT_MAX_S = 120.0
-# Host a has two of the three brokers, b one, and c stands by.
-HOSTS = ("host-a", "host-b", "host-c")
-
-
-@pytest.fixture
-def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RunningAgent]]:
-    made: dict[str, RunningAgent] = {}
-    try:
-        for host in HOSTS:
-            home = tmp_path_factory.mktemp(host) / "home"
-            home.mkdir()
-            made[host] = RunningAgent(home)
-            made[host].start(quick_kinds_agent.PROGRAM)
-        yield made
-    finally:
-        for agent in made.values():
-            agent.close()
-
-
-class Site:
-    """The HCL of three brokers."""
-
-    def __init__(self, agents: dict[str, RunningAgent], zookeeper: ZooKeeperRoom) -> None:
-        self.agents = agents
-        self.zookeeper = zookeeper
-        self.hosts = ["host-a", "host-b", "host-a"]
-        self.known = list(HOSTS)
-        self.listens = [f"{HOST}:{free_port(HOST)}" for _ in self.hosts]
-
-    def hcl(self) -> str:
-        agents = "".join(
-            f'    "{host}" = {{ url = "http://{self.agents[host].address}", '
-            f'token_file = "{self.agents[host].home}/agent/token" }}\n'
-            for host in self.known
-        )
-        return f'provider "headrace" {{\n  agents = {{\n{agents}  }}\n}}\n' + "".join(
-            f"""
-resource "headrace_broker" "b{number}" {{
-  host       = "{self.hosts[number - 1]}"
-  name       = "b{number}"
-  datacenter = "east"
-  broker_id  = {number}
-  zookeeper  = "{self.zookeeper.hosts}"
-  listen     = "{self.listens[number - 1]}"
-  settings   = {{ "zookeeper.session.timeout.ms" = "4000" }}
-}}
-"""
-            for number in (1, 2, 3)
-        )
-
-
-def die(agent: RunningAgent) -> None:
-    """Everything on the host ends at once, as in a power cut."""
-    agent.end(signal.SIGKILL)
-    os.kill(int(agent.supervisor.pid_path.read_text()), signal.SIGKILL)
-    for process in unit_processes(agent.home):
-        process.kill()
-
-
-def records(bootstrap: list[str]) -> list[bytes]:
-    found: list[bytes] = []
-    deadline = time.monotonic() + WAIT_MAX_S
-    with Consumer(bootstrap, auto_offset_reset="error") as consumer:
-        consumer.assign([("clicks", 0)])
-        consumer.seek("clicks", 0, 0)
-        while len(found) < COUNT:
-            assert time.monotonic() < deadline, f"{len(found)} of {COUNT} records are there"
-            found += [record.value or b"" for record in consumer.poll(1.0)]
-    return found
 
 
 def is_gone(admin: Admin, topic: str) -> bool:
     return topic not in admin.topics()
 
 
-def log_bytes(home: Path, name: str) -> bytes:
-    (path,) = home.glob(f"data/{name}/**/clicks-0/*.log")
-    return path.read_bytes()
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_dead_host_is_replaced_by_one_apply(
-    workspace: Make, agents: dict[str, RunningAgent], zookeeper: ZooKeeperRoom
+    workspace: Make, hosts: StartHosts, zookeeper: ZooKeeperRoom
 ) -> None:
-    site = Site(agents, zookeeper)
+    agents = hosts(("host-a", "host-b", "host-c"))
+    # Host a has two of the three brokers, b one, and c stands by.
+    site = BrokersOnHosts(agents, zookeeper, ("host-a", "host-b", "host-a"))
     folder = workspace(site.hcl())
     assert "3 added" in folder.apply()
     with Admin(site.listens) as admin:
         admin.create_topic("clicks", 1, 3)
         admin.create_topic("alone", 3, 1)
         on_dead = {number: part.replicas for number, part in admin.topic("alone").partitions.items()}
-    with Producer(site.listens) as producer:
-        for number in range(COUNT):
-            producer.send("clicks", b"event %d" % number, partition=0)
+    publish(site.listens, range(COUNT))
     (lonely,) = (number for number, replicas in on_dead.items() if replicas == (2,))
-    expected = records(site.listens)
+    expected = records(site.listens, COUNT)
     before = log_bytes(agents["host-a"].home, "b1")
 
     die(agents["host-b"])
@@ -129,8 +47,7 @@ def test_a_dead_host_is_replaced_by_one_apply(
     assert re.search(r"the agent of host host-b does not answer", output)
 
     # What was there alone would be lost, and is named.
-    site.hosts[1] = "host-c"
-    site.listens[1] = f"{HOST}:{free_port(HOST)}"
+    site.move(2, "host-c")
     folder.write(site.hcl())
     output = " ".join(folder.plan(code=1).split())
     assert "Whether Broker b2 holds data is not known" in output
@@ -151,15 +68,16 @@ def test_a_dead_host_is_replaced_by_one_apply(
         part = admin.topic("clicks").partitions[0]
         assert sorted(part.replicas) == sorted(part.isr) == [1, 2, 3]
     assert log_bytes(agents["host-c"].home, "b2") == before
-    assert records([site.listens[1]]) == expected
+    assert records([site.listens[1]], COUNT) == expected
     folder.plan(code=0)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_units_of_a_dead_host_move_and_only_a_given_up_host_keeps_what_is_deleted(
-    workspace: Make, agents: dict[str, RunningAgent]
+    workspace: Make, hosts: StartHosts
 ) -> None:
+    agents = hosts(("host-a", "host-b"))
     port = {name: free_port(HOST) for name in ("zk", "one", "two")}
 
     def hcl(known: tuple[str, ...], one: str, *, two: bool = True, allow: bool = False) -> str:
