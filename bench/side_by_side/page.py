@@ -104,12 +104,18 @@ SUMMARY_ROWS: Final = (
 )
 
 
+SUMMARY_HEAD: Final = (
+    "| | headrace | Apache Kafka, fsync | ratio | Apache Kafka | ratio | CPU ratio |",
+    "|---|---:|---:|---:|---:|---:|---:|",
+)
+NO_CONTENDER: Final = "– | –"
+
+
 def summary_part(report: Report) -> str:
-    """Returns README's table: six rows, headrace beside Apache Kafka."""
-    lines = [
-        "| | headrace | Apache Kafka | ratio | CPU ratio |",
-        "|---|---:|---:|---:|---:|",
-    ]
+    """Returns README's table: six rows, headrace beside Apache Kafka with headrace's durability and with its
+    own; the last column is beside its own.
+    """
+    lines = list(SUMMARY_HEAD)
     for key, title in SUMMARY_ROWS:
         row = report.row(key)
         if row is not None and len(row.samples) > 1:
@@ -118,14 +124,24 @@ def summary_part(report: Report) -> str:
 
 
 def _summary_line(row: Row, title: str) -> str:
-    ours, theirs = list(row.samples)[:2]
+    ours, theirs, *fsync = row.samples
     speed, cpu = row.shown[0], row.shown[1]
-    mine, other = row.median(ours, speed), row.median(theirs, speed)
-    my_cpu, other_cpu = row.median(ours, cpu), row.median(theirs, cpu)
-    assert mine is not None and other is not None and my_cpu is not None and other_cpu is not None
-    show, unit = METRICS[speed].show, METRICS[speed].title
-    ratios = f"{mine / other:.2g} × | {my_cpu / other_cpu:.2g} ×"
-    return f"| {title} | {show(mine)} {unit} | {show(other)} | {ratios} |"
+    mine = f"{METRICS[speed].show(_median(row, ours, speed))} {METRICS[speed].title}"
+    durable = _beside(row, ours, fsync[0], speed) if fsync else NO_CONTENDER
+    cpu_ratio = _median(row, ours, cpu) / _median(row, theirs, cpu)
+    return f"| {title} | {mine} | {durable} | {_beside(row, ours, theirs, speed)} | {cpu_ratio:.2g} × |"
+
+
+def _beside(row: Row, ours: str, other: str, metric: str) -> str:
+    """Returns two cells: the other contender's figure, and how many times as much ours is."""
+    theirs = _median(row, other, metric)
+    return f"{METRICS[metric].show(theirs)} | {_median(row, ours, metric) / theirs:.2g} ×"
+
+
+def _median(row: Row, contender: str, metric: str) -> float:
+    median = row.median(contender, metric)
+    assert median is not None
+    return median
 
 
 def missed_part(report: Report) -> str:

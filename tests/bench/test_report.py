@@ -12,7 +12,7 @@ from side_by_side.plots import draw
 from side_by_side.profiling import summary
 from side_by_side.report import Report, ReportError
 
-OURS, THEIRS = "headrace", "Apache Kafka"
+OURS, THEIRS, DURABLE = "headrace", "Apache Kafka", "Apache Kafka, fsync"
 
 
 def a_report() -> Report:
@@ -22,7 +22,12 @@ def a_report() -> Report:
         sizes = {"records": rate * 10, "size_bytes": rate * 2000}
         row.add(OURS, {RECORDS_PER_S: rate, BROKER_CPU: 11.6, CLIENT_CORES: 0.8, **sizes})
     row.add(THEIRS, {RECORDS_PER_S: 11_000.0, BROKER_CPU: 83.0, CLIENT_CORES: 0.9, "size_bytes": 22e6})
+    row.add(DURABLE, {RECORDS_PER_S: 2_000.0, BROKER_CPU: 232.0, CLIENT_CORES: 0.1, "size_bytes": 4e6})
     report.add(row, [judge(row, bar) for bar in (*beside_kafka(OURS, THEIRS, None), IMPOSSIBLE)])
+    without = Row("consume", "consume", (RECORDS_PER_S, BROKER_CPU))
+    for name, rate in ((OURS, 50_000.0), (THEIRS, 40_000.0)):
+        without.add(name, {RECORDS_PER_S: rate, BROKER_CPU: 1.0, CLIENT_CORES: 0.5, "size_bytes": 4e6})
+    report.add(without, [])
     return report
 
 
@@ -74,20 +79,22 @@ def test_a_page_keeps_its_words_and_gets_the_figures(tmp_path: Path) -> None:
     assert "| headrace | 60 <sub>59–61</sub> | 11.60 | 0.80 |" in text
     assert "\n3 rounds of 10 s, 2026-11-22.\n" in text
     assert "- headrace ÷ Apache Kafka: k records/s ≥ 1.5: 5.45, met" in text
-    assert "| one record a request, acks=all | 60 k records/s | 11 | 5.5 × | 0.14 × |" in text
+    assert "| one record a request, acks=all | 60 k records/s | 2 | 30 × | 11 | 5.5 × | 0.14 × |" in text
+    assert "| consume from memory | 50 k records/s | – | – | 40 | 1.2 × | 1 × |" in text
     assert "- one record a batch: headrace ÷ Apache Kafka: k records/s ≥ 100: 5.45, **missed**" in text
     assert not fill(page, a_report()), "the same figures change nothing"
 
 
 def test_a_row_that_was_left_out() -> None:
-    page = filled("<!-- bench: consume -->\nold\n<!-- bench end -->\n", a_report())
-    assert page == "<!-- bench: consume -->\nNot measured in this run.\n<!-- bench end -->\n"
+    page = filled("<!-- bench: mirror -->\nold\n<!-- bench end -->\n", a_report())
+    assert page == "<!-- bench: mirror -->\nNot measured in this run.\n<!-- bench end -->\n"
 
 
 def test_plots(tmp_path: Path) -> None:
-    [path] = draw(a_report(), tmp_path)
-    assert path.name == "figure-4-producers.png"
-    assert path.read_bytes().startswith(b"\x89PNG")
+    paths = draw(a_report(), tmp_path)
+    assert [path.name for path in paths] == ["figure-4-producers.png", "figure-5-consumers.png"]
+    for path in paths:
+        assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_profile_tells_the_loop_from_the_workers() -> None:
