@@ -2,6 +2,7 @@
 a restart."""
 
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -78,6 +79,18 @@ def test_a_missing_server_is_reported_within_the_timeout() -> None:
     ):
         session.start(connect_timeout_s=0.5)
     assert time.monotonic() - started < 20
+
+
+def test_a_server_that_accepts_and_never_answers_is_reported_within_the_timeout() -> None:
+    """The library's attempt lasts for a session's timeout, and neither start nor end waits for it."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        session = ZooKeeperSession(address, timeout_s=120.0, name="beside-a-hung-server")
+        started = time.monotonic()
+        with pytest.raises(ZooKeeperUnavailableError, match=f"no ZooKeeper answered at {address} within"):
+            session.start(connect_timeout_s=0.3)
+        session.close()
+        assert time.monotonic() - started < 20
 
 
 def test_calls_on_a_closed_session_raise(zookeeper: ZooKeeperRoom) -> None:

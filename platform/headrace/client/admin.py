@@ -69,7 +69,7 @@ class OffsetAndTimestamp(NamedTuple):
 
 class Admin:
     """A context manager. Safe to share: calls wait for each other, each at most `timeout_ms`, and all
-    together at most `total_ms`; only `LATE_CALL_S` is left to each that begins later.
+    together at most `total_ms`. Each that begins later has `LATE_CALL_S`, all of those `LATE_MAX_S`.
 
     Every call raises `BrokerError` if a broker refuses, `NetworkError` if none responds, and
     `UnsupportedApiError`.

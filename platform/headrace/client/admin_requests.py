@@ -23,6 +23,8 @@ from headrace.wire.errors import ErrorCode
 RETRY: Final = Backoff(first_ms=50, max_ms=1000)
 LATE_CALL_S: Final = 0.5
 """How long a call may take that begins when the time of all calls is over."""
+LATE_MAX_S: Final = 1.0
+"""How long all calls together may take that begin when that time is over."""
 
 _TRANSIENT_ERRORS: Final = (
     ErrorCode.NOT_CONTROLLER,
@@ -40,7 +42,8 @@ class ResultCode(NamedTuple):
 
 
 class AdminRequests(Client):
-    """Safe to share: callers wait for each other, each at most `timeout_ms`, all together `total_ms`.
+    """Safe to share: callers wait for each other, each at most `timeout_ms`, all together `total_ms`, and
+    `LATE_MAX_S` more for those that begin late.
 
     Use `network` only inside an attempt (see `retry`).
     """
@@ -180,10 +183,12 @@ class AdminRequests(Client):
         self._sleep(wait_s)
 
     def left_s(self) -> float:
-        """Returns how long a call that begins now may take."""
+        """Returns how long a call that begins now may take; 0 once the time of late calls is over, too."""
         if self._ends_s is None:
             return self._timeout_s
-        return min(self._timeout_s, max(LATE_CALL_S, self._ends_s - self.clock()))
+        left_s = self._ends_s - self.clock()
+        late_s = max(0.0, min(LATE_CALL_S, left_s + LATE_MAX_S))
+        return min(self._timeout_s, max(late_s, left_s))
 
     def _deadline_s(self) -> float:
         self._check_usable()

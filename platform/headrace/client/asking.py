@@ -19,6 +19,7 @@ ANSWER_MAX_S: Final = 3.5
 """How long all brokers together have for all answers. With its start, a command ends within 5 seconds."""
 METADATA_SHARE: Final = 0.7
 """How much of that the first answer, Metadata of any broker, may take."""
+NO_ADDRESS: Final = "no name server tells its address"
 _CHECK_INTERVAL_S: Final = 0.05
 
 
@@ -141,7 +142,8 @@ def silent_brokers(
     for node_id, error in answers.errors.items():
         address = network.bootstrap.get(node_id) or cluster.brokers.get(node_id)
         broker_id = node_id if node_id >= 0 else ids_by_address.get(address) if address else None
-        found.append(SilentBroker(broker_id, address, _problem(error)))
+        problem = NO_ADDRESS if error is None and network.is_looking_up(node_id) else _problem(error)
+        found.append(SilentBroker(broker_id, address, problem))
     return sorted(found, key=str)
 
 

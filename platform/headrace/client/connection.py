@@ -14,13 +14,14 @@ import selectors
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.client.calls import SUPPORTED_VERSIONS, Call, api_versions_call
 from headrace.client.cluster import BrokerAddress
 from headrace.client.errors import ClientError, NetworkError, RequestTimedOutError, UnsupportedApiError
+from headrace.client.resolving import Target, look_up
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode, WireError
 from headrace.wire.frames import FrameReader
@@ -123,13 +124,14 @@ class BrokerConnection:
             return max(first.deadline_s, self._received_s + first.timeout_s)
         return first.deadline_s
 
-    def start(self, *, attempt: int = 0) -> None:
+    def start(self, *, attempt: int = 0, targets: Sequence[Target] | None = None) -> None:
         """Starts to connect. If the host has several IP addresses, `attempt` selects one.
 
-        Raises `NetworkError` if it fails at once, for example because the name does not resolve.
+        `targets`: what the host's name means; None: it is looked up here, which may block. Raises
+        `NetworkError` if it fails at once, for example because the name does not resolve.
         """
         try:
-            found = socket.getaddrinfo(*self.address, type=socket.SOCK_STREAM)
+            found = look_up(self.address) if targets is None else targets
             family, kind, protocol, _, target = found[attempt % len(found)]
             self.socket = socket.socket(family, kind, protocol)
             self.socket.setblocking(False)
@@ -143,7 +145,7 @@ class BrokerConnection:
             return
         except OSError as error:
             self.close()
-            raise NetworkError(f"cannot connect to {self.address}: {_problem(error)}") from None
+            raise NetworkError(f"cannot connect to {self.address}: {problem_of(error)}") from None
         self._on_connected()
 
     def send(self, call: Call, on_response: OnResponse, *, timeout_s: float | None = None) -> None:
@@ -184,7 +186,7 @@ class BrokerConnection:
             if self._outgoing:
                 self._flush()
         except OSError as error:
-            raise NetworkError(f"connection to {self.address}: {_problem(error)}") from None
+            raise NetworkError(f"connection to {self.address}: {problem_of(error)}") from None
         except WireError as error:
             raise NetworkError(f"cannot read what {self.address} sent: {error}") from None
 
@@ -330,7 +332,7 @@ def _break_on_silence(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MAX_S * 1000)
 
 
-def _problem(error: OSError) -> str:
+def problem_of(error: OSError) -> str:
     if isinstance(error, socket.gaierror) or not error.errno:  # whose numbers are none of the system's
         return error.strerror or str(error)
     return os.strerror(error.errno)

@@ -49,10 +49,14 @@ def lags(
     offsets: Mapping[TopicPartition, int],
     ranges: Mapping[TopicPartition, LogRange],
     *,
+    count_max_s: float = COUNT_MAX_S,
     clock: Callable[[], float] = time.monotonic,
     wall_ms: Callable[[], int] = now_ms,
 ) -> dict[TopicPartition, Lag]:
-    """Returns the lag of each partition that has a stored offset and a known range."""
+    """Returns the lag of each partition that has a stored offset and a known range.
+
+    `count_max_s`: how long records are counted.
+    """
     counts = {key: _Count(offset, ranges[key]) for key, offset in offsets.items() if key in ranges}
     behind = {key: count for key, count in counts.items() if not count.done}
     if behind:
@@ -63,7 +67,7 @@ def lags(
             max_partition_fetch_bytes=FETCH_MAX_BYTES,
             check_crcs=False,
         ) as consumer:
-            _count(consumer, behind, clock() + COUNT_MAX_S, clock)
+            _count(consumer, behind, clock() + count_max_s, clock)
     return {key: count.lag(wall_ms()) for key, count in counts.items()}
 
 

@@ -18,8 +18,9 @@ from typing import Any, Final
 from headrace.client.backoff import Backoff
 from headrace.client.calls import Call, metadata_call
 from headrace.client.cluster import BrokerAddress, Cluster, from_metadata, parse_bootstrap
-from headrace.client.connection import BrokerConnection, ConnectionState, OnResponse
+from headrace.client.connection import BrokerConnection, ConnectionState, OnResponse, problem_of
 from headrace.client.errors import BrokerGoneError, ClientError, NetworkError, RequestTimedOutError
+from headrace.client.resolving import Resolver
 from headrace.wire.errors import ErrorCode
 from headrace.wire.frames import FRAME_LIMIT_BYTES
 
@@ -83,6 +84,7 @@ class Network:
         self._update_not_before_s = 0.0
         self._updated_s = -NEVER
         self.closed = False
+        self._resolver = Resolver(self.wake)
 
     # --- metadata ---
 
@@ -159,6 +161,13 @@ class Network:
         address = self._address(node_id)
         if address is None or self._clock() < self._not_before_s.get(node_id, 0.0):
             return False
+        try:
+            targets = self._resolver.targets(address)
+        except OSError as error:
+            self._note_failure(node_id, NetworkError(f"cannot connect to {address}: {problem_of(error)}"))
+            return False
+        if targets is None:
+            return False
         connection = BrokerConnection(
             address,
             client_id=self._client_id,
@@ -167,7 +176,7 @@ class Network:
             frame_limit_bytes=self._frame_limit_bytes,
         )
         try:
-            connection.start(attempt=self._failures.get(node_id, 0))
+            connection.start(attempt=self._failures.get(node_id, 0), targets=targets)
         except NetworkError as error:
             self._note_failure(node_id, error)
             return False
@@ -206,6 +215,11 @@ class Network:
     def error_of(self, node_id: int) -> ClientError | None:
         """Returns why the latest connection to this broker ended; None while there is one, or none yet."""
         return self._errors.get(node_id)
+
+    def is_looking_up(self, node_id: int) -> bool:
+        """Whether nothing is known yet of what this broker's name means."""
+        address = self._address(node_id)
+        return address is not None and self._resolver.is_looking_up(address)
 
     @property
     def bootstrap(self) -> dict[int, BrokerAddress]:

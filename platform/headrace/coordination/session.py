@@ -31,12 +31,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import wait
 from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient, KazooState
-from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 
 from headrace.coordination import events
@@ -47,6 +47,7 @@ from headrace.coordination.nodes import Node, NodeStat, to_stat, translate
 from headrace.coordination.session_files import LeftSession
 from headrace.coordination.standing import HeldNode, RestoredCallback, Watch
 from headrace.coordination.transaction import Transaction
+from headrace.process.background import in_background
 
 logger = logging.getLogger(__name__)
 
@@ -107,19 +108,20 @@ class ZooKeeperSession:
         (default: the call timeout)."""
         wait_s = self.call_timeout_s if connect_timeout_s is None else connect_timeout_s
         self._callbacks.start()
-        try:
-            self._client.start(timeout=wait_s)
-        except KazooTimeoutError:
-            self.close()
+        # The library's own `start` would wait for the attempt under way, which a hung server holds up.
+        self._client.start_async().wait(wait_s)
+        if not self._client.connected:
+            self.close(wait_max_s=0.0)
             raise ZooKeeperUnavailableError(
-                f"no ZooKeeper answered at {self.hosts} within {wait_s:g} s; is it running there?"
-            ) from None
+                f"no ZooKeeper answered at {self.hosts} within {round(wait_s, 1):g} s; is it running there?"
+            )
         return self
 
-    def close(self) -> None:
+    def close(self, *, wait_max_s: float | None = None) -> None:
         """Ends the session: the server deletes its ephemeral nodes at once, no further callback starts.
 
-        Does not raise if the server is down.
+        Does not raise if the server is down. `wait_max_s`: waits no longer than that; the end then goes on in
+        the background. None: as long as the library waits.
         """
         with self._lock:
             if self._state is SessionState.CLOSED:
@@ -127,10 +129,13 @@ class ZooKeeperSession:
             self._state = SessionState.CLOSED
         self._callbacks.stop()
         self._client.remove_listener(self._on_library_state)
-        self._client.stop()
-        self._client.close()
+        wait([in_background(self._end_client, f"{self.name}-zookeeper-end")], wait_max_s)
         for listener in list(self._state_listeners):
             listener(SessionState.CLOSED)
+
+    def _end_client(self) -> None:
+        self._client.stop()
+        self._client.close()
 
     def __enter__(self) -> Self:
         return self.start() if self._state is SessionState.CONNECTING else self
@@ -358,7 +363,7 @@ class ZooKeeperSession:
             try:
                 if not self._connected.wait(max(0.0, deadline - time.monotonic())):
                     raise ZooKeeperUnavailableError(
-                        f"ZooKeeper {self.hosts} did not answer within {self.call_timeout_s:g} s "
+                        f"ZooKeeper {self.hosts} did not answer within {round(self.call_timeout_s, 1):g} s "
                         f"(state: {self._state.value})"
                     )
                 return call(*args, **kwargs)

@@ -128,6 +128,10 @@ class AvroDeserializer:
         name = schema.get("name", schema.get("type")) if isinstance(schema, dict) else str(schema)
         return str(name), record
 
+    def knows_schema_of(self, value: bytes) -> bool:
+        """Whether the value is read without asking the registry. Raises `FramingError`."""
+        return split(value)[0] in self._writers
+
     def as_json(self, value: bytes) -> Any:
         """Returns the record in the form of `registry.json_values`. Raises as `read` does."""
         schema, record = self._read(value)
