@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 import time
 import uuid
@@ -344,3 +345,29 @@ def test_a_stopped_site_is_one_line(
     result = headrace("groups", "list")
     assert result.exit_code == ExitCode.UNREACHABLE
     assert "only ZooKeeper knows are missing" in result.err
+
+
+def test_a_hung_zookeeper_hides_nothing_of_what_brokers_know(
+    headrace: Headrace, monkeypatch: pytest.MonkeyPatch, brokers: BrokerCluster, topic: str
+) -> None:
+    """Its kernel accepts connections, and nothing answers on them."""
+    group = f"g-{uuid.uuid4().hex[:8]}"
+    with kafka_member(brokers, topic, group), socket.create_server(("127.0.0.1", 0)) as silent:
+        beside = datacenter_of(brokers, f"127.0.0.1:{silent.getsockname()[1]}")
+        for module in (cli_cluster, group_state):
+            monkeypatch.setattr(module, "datacenter", lambda _: beside)
+        listed = headrace("groups", "list", "--json")
+        assert {"group": group, "kind": "kafka", "state": "Stable", "members": 1, "topics": [topic]} in (
+            listed.json
+        )
+        began_s = time.monotonic()
+        described = headrace("groups", "describe", group, "--json")
+        took_s = time.monotonic() - began_s
+        unknown = headrace("groups", "describe", f"{group}-none")
+    assert [row["lag_bytes"] for row in described.json["partitions"]] == [0] * 4
+    assert {result.exit_code for result in (listed, described, unknown)} == {ExitCode.UNREACHABLE}
+    for result in (listed, described):
+        assert "only ZooKeeper knows are missing" in result.err
+    assert f"no broker knows group '{group}-none'" in unknown.err
+    # An end that waits for the library's attempt takes ten seconds more.
+    assert took_s < cli_cluster.READ_MAX_S + WAIT_MAX_S / 10

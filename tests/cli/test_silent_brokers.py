@@ -9,14 +9,22 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import ClassVar, cast
 
+import httpx
 import pytest
 
 from fix_cli import Headrace, command_runner
 from fix_client import FakeBroker, FakeCluster, StartCluster
 from headrace.cli import cluster as cli_cluster
+from headrace.cli import consume
 from headrace.cli import mirror as cli_mirror
-from headrace.cli.errors import ExitCode
+from headrace.cli.errors import CommandError, ExitCode
+from headrace.cli.records import ASK_AGAIN_S, Filter, Form, Printer
+from headrace.client import Consumer, ConsumerRecord
+from headrace.client.errors import MetadataTimeoutError
+from headrace.registry.client import SchemaRegistryClient
+from headrace.registry.serializers import AvroDeserializer
 from headrace.site.context import Context, ContextMirror
 from headrace.wire.records import Record, encode_batch
 
@@ -160,6 +168,78 @@ def test_a_mirror_that_does_not_answer_hides_no_other(
     assert (
         f"the mirror analysis-mirror-west does not answer at http://127.0.0.1:{ports['west']}/" in result.err
     )
+
+
+def test_a_mirror_that_answers_a_byte_at_a_time_has_no_more_time_than_the_others(
+    headrace: Headrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its bytes is in time for one wait: only all waits together have an end."""
+    ended = threading.Event()
+
+    def trickle(listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            client, _ = listener.accept()
+            with client:
+                client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+                while not ended.wait(0.05):
+                    client.sendall(b" ")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=trickle, args=(listener,))
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/status"
+        here = Context(
+            name="test",
+            origin="test",
+            datacenters=(),
+            mirrors=(ContextMirror(source="east", target="analysis", status_url=url),),
+        )
+        monkeypatch.setattr(cli_mirror, "context", lambda: here)
+        monkeypatch.setattr(cli_mirror, "reading_until_s", lambda: time.monotonic() + 0.5)
+        result = headrace("mirror", "status")
+        ended.set()
+        thread.join()
+    assert result.exit_code == ExitCode.UNREACHABLE
+    assert f"does not answer at {url} (timed out)" in result.err
+
+
+def test_partitions_share_the_time_in_which_they_find_where_to_begin() -> None:
+    class Slow:
+        waits: ClassVar[list[float]] = []
+
+        def position(self, topic: str, number: int, *, timeout_s: float) -> int:
+            self.waits.append(timeout_s)
+            if number == 2:
+                raise MetadataTimeoutError("nobody told")
+            time.sleep(0.2)
+            return 7
+
+    with pytest.raises(CommandError, match=r"no broker told within 5 s where to begin in t-2"):
+        consume._positions(cast(Consumer, Slow()), "t", {0: 9, 1: 9, 2: 9})
+    assert Slow.waits == sorted(Slow.waits, reverse=True) and Slow.waits[2] < consume.STALL_MAX_S - 0.3
+
+
+def test_a_registry_that_does_not_answer_is_not_asked_for_each_record(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked: list[str] = []
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        raise httpx.ReadTimeout("timed out")
+
+    now = [0.0]
+    transport = httpx.MockTransport(refuse)
+    with SchemaRegistryClient("http://127.0.0.1:1", retry_rounds=1, transport=transport) as registry:
+        printer = Printer(Form.RAW, Filter(), AvroDeserializer(registry), clock=lambda: now[0])
+        record = ConsumerRecord("t", 0, 1, 1_000, None, b"\0\0\0\0\x07event", ())
+        counts = []
+        for now[0] in (0.0, 1.0, ASK_AGAIN_S - 1.0, ASK_AGAIN_S):
+            assert printer.print(record)
+            counts.append(len(asked))
+    assert counts == [1, 1, 1, 2]
+    notes = " ".join(capsys.readouterr().err.split())
+    assert notes.count("no schema registry answered") == notes.count("Events are shown as bytes") == 2
 
 
 def test_names_of_topics_are_escaped(headrace: Headrace, cluster: FakeCluster) -> None:

@@ -26,6 +26,7 @@ from headrace.agent.supervisor import Supervisor
 from headrace.agent.unit import Unit, levels
 from headrace.fleet import operate
 from headrace.fleet.killing import kill_for_good
+from headrace.fleet.status import unit_reports
 from headrace.site.addresses import Address, is_taken
 from headrace.site.errors import SiteError
 from headrace.site.site import Site
@@ -53,7 +54,7 @@ def test_up_starts_in_order_and_down_leaves_nothing(site: Site, pair: tuple[Unit
     seen: list[tuple[str, str]] = []
     operate.up(site, lambda unit, what: seen.append((unit.name, what)), units=pair)
     assert seen == [("first", "starting"), ("first", "ready"), ("second", "starting"), ("second", "ready")]
-    assert all(row.is_ready for row in operate.status(site, units=pair))
+    assert all(row.is_ready for row in unit_reports(site, units=pair))
     pids = units_left_in(site.home)
     assert len(pids) == 4
     assert "stand-in %d%% here" in log_tail(pair[0].log_path)
@@ -89,10 +90,10 @@ def test_a_unit_that_is_killed_for_good_stays_away_until_the_next_up(
     assert "terminated by SIGKILL" in Supervisor(site.home).log_path.read_text(), "it never saw SIGTERM"
     with pytest.raises(SiteError, match="unit first does not run, so it cannot be killed"):
         kill_for_good(site.home, "first")
-    ready = {report.name: report.is_ready for report in operate.status(site, units=pair)}
+    ready = {report.name: report.is_ready for report in unit_reports(site, units=pair)}
     assert ready == {"first": False, "second": True}
     operate.up(site, units=pair)
-    assert all(row.is_ready for row in operate.status(site, units=pair))
+    assert all(row.is_ready for row in unit_reports(site, units=pair))
     assert Supervisor(site.home).states()["second"].pid == before["second"].pid
 
 
@@ -163,7 +164,7 @@ def test_units_of_a_killed_agent_are_seen_and_stopped(site: Site, pair: tuple[Un
     assert there is not None
     os.kill(there.pid, signal.SIGKILL)
     eventually(lambda: not is_alive(there.pid))
-    assert all(row.is_ready for row in operate.status(site, units=pair))
+    assert all(row.is_ready for row in unit_reports(site, units=pair))
     assert operate.down(site, units=pair)
     assert not any(map(is_alive, pids))
 
@@ -172,13 +173,13 @@ def test_units_that_outlived_agent_and_supervisord_are_reported_as_running(
     site: Site, pair: tuple[Unit, Unit]
 ) -> None:
     operate.up(site, units=pair)
-    before = {row.name: row.pid for row in operate.status(site, units=pair)}
+    before = {row.name: row.pid for row in unit_reports(site, units=pair)}
     there = AgentRecord.read(AgentHome(site.home).record)
     assert there is not None
     os.kill(there.pid, signal.SIGKILL)
     os.kill(int(Supervisor(site.home).pid_path.read_text()), signal.SIGKILL)
     eventually(lambda: not Supervisor(site.home).is_alive() and not is_alive(there.pid))
-    rows = operate.status(site, units=pair)
+    rows = unit_reports(site, units=pair)
     assert {row.name: row.pid for row in rows} == before
     for row in rows:
         assert row.state == UNSUPERVISED
@@ -187,7 +188,7 @@ def test_units_that_outlived_agent_and_supervisord_are_reported_as_running(
         operate.restart(site, None)
     os.kill(before["first"] or 0, signal.SIGKILL)
     eventually(lambda: not is_alive(before["first"] or 0))
-    problems = {row.name: row.problem or "" for row in operate.status(site, units=pair)}
+    problems = {row.name: row.problem or "" for row in unit_reports(site, units=pair)}
     # A child of it is left.
     assert problems["first"].startswith(
         "running, supervised by nobody, and not ready: http://127.106.1.1:8081"
@@ -195,8 +196,29 @@ def test_units_that_outlived_agent_and_supervisord_are_reported_as_running(
     assert problems["second"] == "running, supervised by nobody"
     # The way out.
     operate.up(site, units=pair)
-    assert all(row.is_ready for row in operate.status(site, units=pair))
+    assert all(row.is_ready for row in unit_reports(site, units=pair))
     assert not is_alive(before["second"] or 0)
+
+
+@pytest.mark.parametrize("hung", ["agent", "supervisord"])
+def test_a_hung_agent_or_supervisord_hides_no_unit(site: Site, pair: tuple[Unit, Unit], hung: str) -> None:
+    operate.up(site, units=pair)
+    before = {row.name: row.pid for row in unit_reports(site, units=pair)}
+    there = AgentRecord.read(AgentHome(site.home).record)
+    assert there is not None
+    pid = there.pid if hung == "agent" else int(Supervisor(site.home).pid_path.read_text())
+    problems: list[str] = []
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        rows = unit_reports(site, units=pair, tell=problems.append, agent_max_s=1.0)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert {row.name: row.pid for row in rows} == before
+    (problem,) = problems
+    assert f"the agent at {there.url} does not answer" in problem and "drift is not known" in problem
+    # Units whose supervisor does not answer are found by their processes.
+    assert {row.is_ready for row in rows} == {hung == "agent"}
+    assert {row.state for row in rows} <= ({"STARTING", "RUNNING"} if hung == "agent" else {UNSUPERVISED})
 
 
 def test_down_works_when_the_agent_dies_in_a_request(
@@ -251,7 +273,7 @@ def test_units_may_swap_their_addresses(site: Site, pair: tuple[Unit, Unit]) -> 
         stand_in(site.home, "second", here, requires=("first",)),
     )
     operate.up(site, units=swapped)
-    assert {row.name: row.listens for row in operate.status(site, units=swapped)} == {
+    assert {row.name: row.listens for row in unit_reports(site, units=swapped)} == {
         "first": (str(there),),
         "second": (str(here),),
     }

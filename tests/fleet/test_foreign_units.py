@@ -16,6 +16,7 @@ from headrace.agent.unit import Unit
 from headrace.cli import site as commands
 from headrace.fleet import operate
 from headrace.fleet.foreign import MADE_BY, ForeignUnit, ForeignUnitsError, foreign_units, sentence
+from headrace.fleet.status import unit_reports
 from headrace.site.addresses import Address
 from headrace.site.site import Site
 from stand_in_agent import stand_in
@@ -136,7 +137,7 @@ def test_up_leaves_the_units_of_others_alone(site: Site, own: Unit, foreign: Uni
 
     operate.up(site, units=[own], may_change=agree)
     assert asked == [ForeignUnit("made-by-hcl", "terraform", is_removed=True)]
-    assert [row.name for row in operate.status(site, units=[own])] == ["own"]
+    assert [row.name for row in unit_reports(site, units=[own])] == ["own"]
 
 
 def test_the_command_without_a_terminal_needs_yes(
@@ -156,7 +157,7 @@ def test_the_command_without_a_terminal_needs_yes(
     assert "made-by-hcl (made by terraform)" in capsys.readouterr().err
     commands.up(yes=True)
     assert "made-by-hcl (made by terraform)" in capsys.readouterr().err
-    assert [row.name for row in operate.status(site, units=[own])] == ["own"]
+    assert [row.name for row in unit_reports(site, units=[own])] == ["own"]
 
 
 def test_a_unit_belongs_to_the_last_who_put_it(site: Site, own: Unit) -> None:

@@ -72,8 +72,9 @@ class AgentClient:
     ) -> None:
         self.close()
 
-    def health(self) -> dict[str, Any]:
-        return self._json("GET", "/v1/health")
+    def health(self, *, answer_max_s: float = REQUEST_TIMEOUT_S) -> dict[str, Any]:
+        """Whether the agent and its supervisord answer. `answer_max_s`: how long that may take."""
+        return self._json("GET", "/v1/health", answer_max_s=answer_max_s)
 
     def version(self) -> dict[str, Any]:
         return self._json("GET", "/v1/version")
@@ -154,8 +155,8 @@ class AgentClient:
             raise
         return True
 
-    def _json(self, method: str, path: str, *, wait_s: float = 0.0, **options: Any) -> dict[str, Any]:
-        response = self._request(method, path, wait_s=wait_s, **options)
+    def _json(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        response = self._request(method, path, **options)
         try:
             data = response.json()
         except ValueError:
@@ -164,8 +165,16 @@ class AgentClient:
             raise AgentUnreachableError(f"not an agent at {self.url}: it answered {response.text[:80]!r}")
         return data
 
-    def _request(self, method: str, path: str, *, wait_s: float = 0.0, **options: Any) -> httpx.Response:
-        timeout = httpx.Timeout(REQUEST_TIMEOUT_S + wait_s, connect=CONNECT_TIMEOUT_S)
+    def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        wait_s: float = 0.0,
+        answer_max_s: float = REQUEST_TIMEOUT_S,
+        **options: Any,
+    ) -> httpx.Response:
+        timeout = httpx.Timeout(answer_max_s + wait_s, connect=min(CONNECT_TIMEOUT_S, answer_max_s))
         try:
             response = self._http.request(method, path, timeout=timeout, **options)
         except httpx.HTTPError as error:

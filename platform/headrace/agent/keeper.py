@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 UNITS_MAX: Final = 64
 POLL_INTERVAL_S: Final = 0.2
-PROBES_AT_ONCE: Final = 8
+PROBES_AT_ONCE: Final = UNITS_MAX  # each of them may hang until its probe's bound
 # Longer than the longest stop timeout of a unit, after which supervisord kills it.
 LOCK_WAIT_MAX_S: Final = 60.0
 

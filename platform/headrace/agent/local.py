@@ -29,15 +29,16 @@ END_TIMEOUT_S: Final = 60.0
 POLL_INTERVAL_S: Final = 0.05
 
 
-def find_agent(home: Path, *, made_by: str = "") -> AgentClient | None:
+def find_agent(home: Path, *, made_by: str = "", start_max_s: float = START_TIMEOUT_S) -> AgentClient | None:
     """A client of the agent that keeps this home; None if there is none.
 
-    `made_by` names the program whose units the client puts (`AgentClient`).
+    `made_by` names the program whose units the client puts (`AgentClient`). `start_max_s`: how long to wait
+    for an agent that has just been started; then raises `AgentUnreachableError`.
     """
     paths = AgentHome(home.absolute())
     if not is_locked(paths):
         return None
-    deadline = time.monotonic() + START_TIMEOUT_S
+    deadline = time.monotonic() + start_max_s
     # It may have just been started.
     while (record := AgentRecord.read(paths.record)) is None or not is_alive(record.pid):
         if not is_locked(paths):

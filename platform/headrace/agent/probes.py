@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
@@ -18,6 +19,8 @@ from headrace.postgresql.place import DATABASE, ROLE
 from headrace.site.addresses import Address
 
 PROBE_TIMEOUT_S: Final = 3.0
+BROKER_ANSWER_MIN_S: Final = 1.0
+"""What a broker has for its answer if connecting to it, or starting its client, has taken longer."""
 RESPONSE_MAX_BYTES: Final = 64 << 10
 
 
@@ -53,6 +56,7 @@ class BrokerProbe:
     broker_id: int
 
     def check(self) -> str | None:
+        until_s = time.monotonic() + PROBE_TIMEOUT_S
         try:
             # While a broker starts, connections are refused; a client would retry.
             with socket.create_connection(self.address, timeout=PROBE_TIMEOUT_S):
@@ -64,8 +68,9 @@ class BrokerProbe:
         from headrace.client.errors import ClientError
         from headrace.wire.errors import WireError
 
+        left_ms = 1000 * max(BROKER_ANSWER_MIN_S, until_s - time.monotonic())
         try:
-            with Admin(str(self.address), timeout_ms=PROBE_TIMEOUT_S * 1000) as admin:
+            with Admin(str(self.address), timeout_ms=left_ms) as admin:
                 cluster = admin.describe_cluster()
         except OSError as error:
             return f"{self.address} {_problem_of(error)}"
@@ -147,15 +152,14 @@ class BalancerProbe:
     url: str
 
     def check(self) -> str | None:
-        problem, _ = self._request()
-        return problem
+        return self.look()[0]
 
     def note(self) -> str:
         """Why the embedded balancer is used; empty if HAProxy is."""
-        _, note = self._request()
-        return note
+        return self.look()[1]
 
-    def _request(self) -> tuple[str | None, str]:
+    def look(self) -> tuple[str | None, str]:
+        """Returns what `check` and `note` do, by one request."""
         try:
             status = get(self.url).json()
             note = status["why"] if status["engine"] == "embedded" else ""

@@ -156,9 +156,10 @@ def probed_report(unit: Unit, state: UnitState | None, drift: tuple[Drift, ...] 
     """The report of a unit, which is probed if its process runs."""
     problem, notice = None, ""
     if state is not None and state.is_running:
-        problem = unit.probe.check()
-        if problem is None and isinstance(unit.probe, BalancerProbe):
-            notice = unit.probe.note()
+        if isinstance(unit.probe, BalancerProbe):
+            problem, notice = unit.probe.look()
+        else:
+            problem = unit.probe.check()
     return report_of(unit, state, problem, drift, notice)._replace(disk=_disk_of(unit))
 
 

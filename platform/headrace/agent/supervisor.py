@@ -69,13 +69,16 @@ class Differences(NamedTuple):
 
 class Supervisor:
     """The supervisord of one home directory. `agent_url`: where the agent serves, given by the agent itself,
-    which alone writes down the units' pages.
+    which alone writes down the units' pages. `answer_max_s` bounds each call.
 
     All calls raise `SupervisorError` if the daemon does not respond.
     """
 
-    def __init__(self, home: Path, agent_url: str | None = None) -> None:
+    def __init__(
+        self, home: Path, agent_url: str | None = None, *, answer_max_s: float = RPC_TIMEOUT_S
+    ) -> None:
         self.home = home.absolute()
+        self._answer_max_s = answer_max_s
         self._agent_url = agent_url
         self.pages_path = self.home / "agent" / "pages.json"
         self.configuration_path = self.home / "supervisord.conf"
@@ -276,7 +279,7 @@ class Supervisor:
         connection = transport._get_connection()
         # supervisor's transport has no timeout: it gets a socket that has one, and is connected already.
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bounded:
-            bounded.settimeout(RPC_TIMEOUT_S)
+            bounded.settimeout(self._answer_max_s)
             bounded.connect(str(self.socket_path))
             connection.sock = bounded
             transport._get_connection = lambda: connection

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from headrace.agent.client import REQUEST_TIMEOUT_S
 from headrace.agent.configuration import (
     BrokerConfiguration,
     Configuration,
@@ -23,7 +24,7 @@ from headrace.agent.kinds import parse_configuration, unit_of
 from headrace.agent.report import UnitReport
 from headrace.agent.unit import Unit
 from headrace.backup.errors import UnitUnreachableError
-from headrace.fleet import operate
+from headrace.fleet.status import unit_reports
 from headrace.site.site import Site
 
 DATA: Final = "data"
@@ -68,7 +69,8 @@ class HomeUnit:
 def units_in(site: Site) -> list[HomeUnit]:
     """Returns all units of the home."""
     host = Host.here(site.home)
-    return [_home_unit(report, host) for report in operate.status(site)]
+    reports = unit_reports(site, agent_max_s=REQUEST_TIMEOUT_S)
+    return [_home_unit(report, host) for report in reports]
 
 
 def _home_unit(report: UnitReport, host: Host) -> HomeUnit:

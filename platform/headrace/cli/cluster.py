@@ -6,6 +6,7 @@ ends with the exit code of an unreachable service.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -47,6 +48,17 @@ def read_timeout_ms() -> float:
     age_s = process_age_s()
     left_s = COMMAND_MAX_S - age_s if age_s < START_MAX_S else READ_MAX_S
     return 1000 * min(READ_MAX_S, max(READ_MIN_S, left_s))
+
+
+def reading_until_s() -> float:
+    """Returns when, on the monotonic clock, all that a command asks of anybody has ended: see
+    `read_timeout_ms`. Whatever the command asks besides the brokers shares this time with them."""
+    return time.monotonic() + read_timeout_ms() / 1000
+
+
+def left_of_s(until_s: float) -> float:
+    """Returns how long is left until this moment of the monotonic clock; not less than 0."""
+    return max(0.0, until_s - time.monotonic())
 
 
 class Brokers(NamedTuple):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 
 from headrace.cli import names
-from headrace.cli.cluster import answering, brokers_of, naming_topic, reading
+from headrace.cli.cluster import answering, brokers_of, left_of_s, naming_topic, reading
 from headrace.cli.context import BootstrapOption, DatacenterOption, datacenter
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import note
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 POLL_S: Final = 0.5
 STALL_MAX_S: Final = 5.0
 """How long a command that reads to the logs' ends waits for partitions that give nothing."""
+REGISTRY_MAX_S: Final = 3.0
+"""How long a record waits for its schema."""
 
 _BEGINNING: Final = ("beginning", "earliest")
 _END: Final = ("end", "latest")
@@ -251,7 +253,20 @@ def _records(consumer: Consumer, topic: str, ends: dict[int, int] | None) -> Ite
 
 
 def _positions(consumer: Consumer, topic: str, ends: dict[int, int]) -> dict[int, int]:
-    return {number: consumer.position(topic, number, timeout_s=STALL_MAX_S) for number in ends}
+    """Returns where each partition's reader is. Those that look it up first have `STALL_MAX_S` together."""
+    from headrace.client.errors import MetadataTimeoutError
+
+    until_s = time.monotonic() + STALL_MAX_S
+    found = {}
+    for number in ends:
+        try:
+            found[number] = consumer.position(topic, number, timeout_s=left_of_s(until_s))
+        except MetadataTimeoutError as error:
+            raise CommandError(
+                f"no broker told within {STALL_MAX_S:g} s where to begin in {topic}-{number}",
+                ExitCode.UNREACHABLE,
+            ) from error
+    return found
 
 
 @contextmanager
@@ -262,5 +277,5 @@ def _deserializer(url: str | None) -> Iterator[AvroDeserializer | None]:
     from headrace.registry.client import SchemaRegistryClient
     from headrace.registry.serializers import AvroDeserializer
 
-    with SchemaRegistryClient(url, retry_rounds=1) as registry:
+    with SchemaRegistryClient(url, timeout_s=REGISTRY_MAX_S, retry_rounds=1) as registry:
         yield AvroDeserializer(registry)

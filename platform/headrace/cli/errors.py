@@ -71,7 +71,7 @@ def exit_with(error: BaseException) -> NoReturn:
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
-    """Returns a `CommandError`'s own code, `UNREACHABLE` if a service cannot be reached, otherwise `NO`."""
+    """Returns a `CommandError`'s own code, `UNREACHABLE` if a service cannot be reached, else `NEGATIVE`."""
     if isinstance(error, CommandError):
         return error.exit_code
     names = (cls.__name__ for cls in type(error).__mro__)

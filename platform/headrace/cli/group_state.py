@@ -6,18 +6,19 @@ coordinates is unknown, which is never the same as "has no members".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
-from headrace.cli.cluster import Brokers, brokers_of, read_timeout_ms
+from headrace.cli.cluster import Brokers, brokers_of, left_of_s, read_timeout_ms, reading_until_s
 from headrace.cli.context import datacenter
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import note
 from headrace.cli.suggestions import did_you_mean
+from headrace.process.background import in_background
 
 if TYPE_CHECKING:
     from headrace.client.asking import SilentBroker
@@ -27,11 +28,19 @@ if TYPE_CHECKING:
     from headrace.coordination.consumers import ConsumerRegistry
     from headrace.coordination.session import ZooKeeperSession
 
+T = TypeVar("T")
+
 ZOOKEEPER_MAX_S: Final = 3.5
+"""How long a command that changes something waits for ZooKeeper."""
+ZOOKEEPER_LATE_MAX_S: Final = 0.25
+"""How long ZooKeeper's own word on why it cannot be asked may come late."""
+ZOOKEEPER_END_MAX_S: Final = 0.5
 GROUPS_ASKED_MAX: Final = 100
 """Groups whose offsets are asked for one by one, to list their topics without ZooKeeper."""
 STABLE: Final = "Stable"
 EMPTY: Final = "Empty"
+DEAD: Final = "Dead"
+"""What a coordinator says of a group that it does not know."""
 UNKNOWN: Final = "Unknown"
 NO_ZOOKEEPER: Final = "members that coordinate through ZooKeeper cannot be seen from here"
 
@@ -101,34 +110,89 @@ class GroupState:
             )
 
 
-@contextmanager
-def zookeeper(where: str | None, given: str | None) -> Iterator[ZooKeeperSession | None]:
-    """A session with the datacenter's ZooKeeper; None if its address is not known, or brokers were given.
+@dataclass(frozen=True, slots=True)
+class InZooKeeper:
+    """What ZooKeeper tells of one group: its offsets, of either kind, and which partitions those members own
+    that coordinate there. `is_kind`: whether the group's members do."""
 
-    Raises `ZooKeeperUnavailableError`.
-    """
-    from headrace.coordination.session import ZooKeeperSession
+    state: GroupState
+    is_kind: bool
+    offsets: Mapping[TopicPartition, int]
+    owned: Mapping[str, tuple[TopicPartition, ...]]
 
+
+def zookeeper_hosts(where: str | None, given: str | None) -> str | None:
+    """Returns the datacenter's ZooKeeper; None, and says so, if it is not known, or brokers were given."""
     hosts = None if given else datacenter(where).zookeeper_servers
     if hosts is None:
         note(f"{NO_ZOOKEEPER}: {'--bootstrap names' if given else 'this context has'} brokers alone")
-        yield None
-        return
-    session = ZooKeeperSession(hosts, name="headrace-groups", call_timeout_s=ZOOKEEPER_MAX_S)
-    session.start(connect_timeout_s=ZOOKEEPER_MAX_S)
-    try:
-        yield session
-    finally:
-        session.close()
+    return hosts
 
 
 @contextmanager
-def group_admin(where: str | None, given: str | None) -> Iterator[tuple[GroupAdmin, Brokers]]:
-    """The brokers' side, and who they should be."""
+def zookeeper(hosts: str, wait_max_s: float = ZOOKEEPER_MAX_S) -> Iterator[ZooKeeperSession]:
+    """A session with the ZooKeeper at `hosts`. Raises `ZooKeeperUnavailableError`."""
+    from headrace.coordination.session import ZooKeeperSession
+
+    session = ZooKeeperSession(hosts, name="headrace-groups", call_timeout_s=wait_max_s)
+    session.start(connect_timeout_s=wait_max_s)
+    try:
+        yield session
+    finally:
+        session.close(wait_max_s=ZOOKEEPER_END_MAX_S)
+
+
+def ask_zookeeper(
+    hosts: str | None, read: Callable[[ZooKeeperSession], T], until_s: float
+) -> Future[T] | None:
+    """Begins to read in the background what ZooKeeper knows; `told` waits for it. None without `hosts`."""
+    if hosts is None:
+        return None
+    wait_max_s = left_of_s(until_s)
+
+    def ask() -> T:
+        with zookeeper(hosts, wait_max_s) as session:
+            return read(session)
+
+    return in_background(ask, "zookeeper")
+
+
+class Told(NamedTuple, Generic[T]):
+    """What ZooKeeper told, or its problem; neither if nobody asked it."""
+
+    found: T | None
+    problem: str
+
+
+def told(asked: Future[T] | None, until_s: float) -> Told[T]:
+    """Waits for what `ask_zookeeper` asks."""
+    from headrace.coordination.errors import ZooKeeperUnavailableError
+
+    if asked is None:
+        return Told(None, "")
+    try:
+        return Told(asked.result(left_of_s(until_s) + ZOOKEEPER_LATE_MAX_S), "")
+    except ZooKeeperUnavailableError as error:
+        return Told(None, str(error))
+    except TimeoutError:
+        return Told(None, "ZooKeeper does not answer")
+
+
+@contextmanager
+def group_admin(
+    where: str | None, given: str | None, *, changes: bool = False
+) -> Iterator[tuple[GroupAdmin, Brokers]]:
+    """The brokers' side, and who they should be.
+
+    All calls together have the time of a command that lists; one that `changes` something, and may ask its
+    user in between, has as much for each call.
+    """
     from headrace.client.group_admin import GroupAdmin
 
     brokers = brokers_of(where, given)
-    with GroupAdmin(brokers.bootstrap, timeout_ms=read_timeout_ms()) as admin:
+    timeout_ms = read_timeout_ms()
+    total_ms = None if changes else timeout_ms
+    with GroupAdmin(brokers.bootstrap, timeout_ms=timeout_ms, total_ms=total_ms) as admin:
         yield admin, brokers
 
 
@@ -138,29 +202,21 @@ def all_groups(where: str | None, given: str | None) -> tuple[list[GroupState], 
     Brokers and ZooKeeper are asked at the same time. Without a ZooKeeper the brokers alone are asked. Raises
     `NetworkError` if no broker answers.
     """
-    from headrace.coordination.errors import ZooKeeperUnavailableError
-
-    with group_admin(where, given) as (admin, brokers), ThreadPoolExecutor(1) as thread:
-        listing = thread.submit(admin.list_groups, known=brokers.known)
-        found: dict[str, GroupState] = {}
-        problem = ""
-        is_seen = False
-        try:
-            with zookeeper(where, given) as session:
-                if session is not None:
-                    found, is_seen = _in_zookeeper(session), True
-        except ZooKeeperUnavailableError as error:
-            problem = str(error)
-        listed = listing.result()
-        names = sorted(found.keys() | listed.groups.keys())
-        topics = {} if is_seen or problem else _topics_read(admin, listed)
+    until_s = reading_until_s()
+    asked = ask_zookeeper(zookeeper_hosts(where, given), _groups_in_zookeeper, until_s)
+    with group_admin(where, given) as (admin, brokers):
+        listed = admin.list_groups(known=brokers.known)
+        there = told(asked, until_s)
+        found = there.found or {}
+        topics = _topics_read(admin, listed) if asked is None else {}
     is_complete = not listed.silent
     groups = [
-        merged(name, found.get(name), listed.groups.get(name), is_complete, is_seen=is_seen) for name in names
+        merged(name, found.get(name), listed.groups.get(name), is_complete, is_seen=there.found is not None)
+        for name in sorted(found.keys() | listed.groups.keys())
     ]
     if topics:
         groups = [replace(group, topics=topics.get(group.name, group.topics)) for group in groups]
-    return groups, list(listed.silent), problem
+    return groups, list(listed.silent), there.problem
 
 
 def _topics_read(admin: GroupAdmin, listed: GroupListing) -> dict[str, tuple[str, ...]]:
@@ -182,7 +238,7 @@ def _topics_read(admin: GroupAdmin, listed: GroupListing) -> dict[str, tuple[str
     return topics
 
 
-def _in_zookeeper(session: ZooKeeperSession) -> dict[str, GroupState]:
+def _groups_in_zookeeper(session: ZooKeeperSession) -> dict[str, GroupState]:
     """Returns what ZooKeeper knows of all groups. Those of Kafka's protocol have offsets only."""
     from headrace.coordination.consumers import ConsumerRegistry, groups, registering_here, stored_topics
 
@@ -193,6 +249,21 @@ def _in_zookeeper(session: ZooKeeperSession) -> dict[str, GroupState]:
         name: _registered(ConsumerRegistry(session, name), topics[name], is_kind=name in registering)
         for name in names
     }
+
+
+def group_in_zookeeper(session: ZooKeeperSession, group: str) -> InZooKeeper:
+    """Returns what ZooKeeper knows of one group, of either kind."""
+    from headrace.coordination.consumers import ConsumerRegistry, registering_here
+
+    registry = ConsumerRegistry(session, group)
+    offsets = registry.all_offsets()
+    is_kind = group in registering_here(session, [group])
+    state = _registered(registry, {topic for topic, _ in offsets}, is_kind=is_kind)
+    owned: dict[str, list[TopicPartition]] = {}
+    for topic in state.topics if state.members else ():
+        for partition, owner in registry.owners(topic).items():
+            owned.setdefault(owner.name.rpartition("-")[0], []).append((topic, partition))
+    return InZooKeeper(state, is_kind, offsets, {name: tuple(keys) for name, keys in owned.items()})
 
 
 def _registered(registry: ConsumerRegistry, topics: set[str], *, is_kind: bool) -> GroupState:
@@ -209,56 +280,50 @@ def _registered(registry: ConsumerRegistry, topics: set[str], *, is_kind: bool) 
 
 
 def stored_offsets(
-    session: ZooKeeperSession | None, admin: GroupAdmin, group: str, silent: Iterable[SilentBroker]
-) -> dict[TopicPartition, int]:
+    here: InZooKeeper | None, admin: GroupAdmin, group: str, silent: Iterable[SilentBroker]
+) -> Mapping[TopicPartition, int]:
     """Returns a group's offsets: of ZooKeeper, or else of its coordinator; none if that one is silent."""
-    from headrace.coordination.consumers import ConsumerRegistry
-
-    if session is not None:
-        return ConsumerRegistry(session, group).all_offsets()
+    if here is not None:
+        return here.offsets
     described = admin.describe_unless_silent(group, {each.broker_id for each in silent})
     return {} if described.members is None else admin.group_offsets(group)
 
 
 def one_group(
-    session: ZooKeeperSession | None,
+    here: InZooKeeper | None,
     admin: GroupAdmin,
     group: str,
-    silent: list[SilentBroker],
+    silent: Iterable[SilentBroker],
     *,
     must_exist: bool = True,
+    problem: str = "",
 ) -> GroupState:
-    """Returns one group of either kind, with its members' partitions.
+    """Returns one group of either kind, with its members' partitions. `problem`: of ZooKeeper.
 
     Raises `CommandError` if there is no such group and it must exist.
     """
-    from headrace.coordination.consumers import ConsumerRegistry, registering_here
-
-    stored = {topic for topic, _ in stored_offsets(session, admin, group, silent)}
     described = admin.describe_unless_silent(group, {each.broker_id for each in silent})
-    is_kind = session is not None and group in registering_here(session, [group])
-    if must_exist and not is_kind and not stored and described.state == "Dead":
+    is_dead = described.state == DEAD
+    stored = {} if problem and is_dead else stored_offsets(here, admin, group, silent)
+    if must_exist and is_dead and not stored and not (here is not None and here.is_kind):
+        if problem:
+            raise CommandError(f"no broker knows group {group!r}, and {problem}", ExitCode.UNREACHABLE)
         known = admin.list_groups().groups
         raise CommandError(f"there is no group {group!r}{did_you_mean(group, known, 'headrace groups list')}")
-    if session is None:
+    if here is None:
         found = merged(group, None, described, is_complete=True, is_seen=False)
-        return replace(found, topics=tuple(sorted(stored | set(found.topics))))
-    registry = ConsumerRegistry(session, group)
-    here = _registered(registry, stored, is_kind=is_kind)
-    found = merged(group, here, described, is_complete=True)
-    if not here.members or found.members is None:
+        topics = {topic for topic, _ in stored} | set(found.topics)
+        return replace(found, topics=tuple(sorted(topics)))
+    found = merged(group, here.state, described, is_complete=True)
+    if found.members is None:
         return found
-    owned: dict[str, list[TopicPartition]] = {}
-    for topic in found.topics:
-        for partition, owner in registry.owners(topic).items():
-            owned.setdefault(owner.name.rpartition("-")[0], []).append((topic, partition))
     members = tuple(
         member
         if member.client_id is not None
-        else Member(member.member_id, None, None, tuple(owned.get(member.member_id, ())))
+        else replace(member, partitions=here.owned.get(member.member_id, ()))
         for member in found.members
     )
-    return GroupState(found.name, found.kind, found.state, members, found.topics, found.coordinator)
+    return replace(found, members=members)
 
 
 def merged(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.cli.group_reset import Change
@@ -19,8 +20,8 @@ NOT_KNOWN: Final = "not known"
 def partition_rows(
     found: GroupState,
     survey: Survey,
-    stored: dict[TopicPartition, int],
-    behind: dict[TopicPartition, Lag],
+    stored: Mapping[TopicPartition, int],
+    behind: Mapping[TopicPartition, Lag],
 ) -> list[dict[str, Any]]:
     """Returns a row for each partition of the group's topics."""
     readers = {key: member for member in found.members or () for key in member.partitions}

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from headrace.cli import names
-from headrace.cli.cluster import answering, exit_if_silent
+from headrace.cli.cluster import answering, exit_if_silent, left_of_s, reading_until_s
 from headrace.cli.context import BootstrapOption, DatacenterOption
 from headrace.cli.errors import CommandError, ExitCode, print_error
 from headrace.cli.group_reset import Change, Target, offsets_at, plan, target_of
-from headrace.cli.group_state import all_groups, group_admin, one_group, stored_offsets, zookeeper
+from headrace.cli.group_state import (
+    all_groups,
+    ask_zookeeper,
+    group_admin,
+    group_in_zookeeper,
+    one_group,
+    stored_offsets,
+    told,
+    zookeeper,
+    zookeeper_hosts,
+)
 from headrace.cli.group_view import (
     NOT_KNOWN,
     as_json,
@@ -29,20 +42,23 @@ if TYPE_CHECKING:
     from headrace.client.survey import LogRange, Survey
     from headrace.coordination.session import ZooKeeperSession
 
+COUNT_LATE_MAX_S: Final = 0.5
+"""How long records are counted if asking has taken all of its time, as it does beside a hung broker."""
+
 app = typer.Typer(help="Consumer groups of both kinds: their members, offsets and lag.", no_args_is_help=True)
 
 GroupArgument = Annotated[str, typer.Argument(help="A group's name.", autocompletion=names.groups)]
 SureOption = Annotated[
     bool,
     typer.Option(
-        "--yes", "-y", help="No member runs: needed where those that coordinate by ZooKeeper are not seen."
+        "--yes", "-y", help="Say that no member runs: needed where members in ZooKeeper cannot be seen."
     ),
 ]
 
 
 @app.command("list")
 def list_(where: DatacenterOption = None, brokers: BootstrapOption = None, json: JsonOption = False) -> None:
-    """List the groups: how their members find each other, state, number of members, topics.
+    """List the groups: kind (kafka or zookeeper), state, number of members, topics.
 
     What a silent broker or ZooKeeper would tell is missing or "not known"; the exit code is then 3. Where no
     ZooKeeper is known, the brokers alone are asked: members that coordinate through it are "not known".
@@ -93,23 +109,33 @@ def describe(
     """Show the members with their clients, and each partition's stored offset, lag and reader.
 
     Lag in bytes is exact. Records are counted from batch headers, for at most a second; a number with ~ is an
-    estimate. The lag in time is the age of the first unread batch, by its own timestamp.
+    estimate. The lag in time is the age of the first unread batch, by its own timestamp. What a silent broker
+    or ZooKeeper would tell is missing or "not known"; the exit code is then 3.
     """
-    from headrace.client.lag import lags
+    from headrace.client.lag import COUNT_MAX_S, lags
 
-    with zookeeper(where, brokers) as session, group_admin(where, brokers) as (admin, asked):
-        survey = admin.survey(known=asked.known)
-        found = one_group(session, admin, group, list(survey.silent))
-        stored = stored_offsets(session, admin, group, survey.silent)
+    until_s = reading_until_s()
+    read = partial(group_in_zookeeper, group=group)
+    asked = ask_zookeeper(zookeeper_hosts(where, brokers), read, until_s)
+    with group_admin(where, brokers) as (admin, known):
+        survey = admin.survey(known=known.known)
+        there = told(asked, until_s)
+        found = one_group(there.found, admin, group, survey.silent, problem=there.problem)
+        stored = stored_offsets(there.found, admin, group, survey.silent)
     ranges = {key: log for key, log in survey.ranges.items() if key[0] in found.topics}
-    behind = lags(answering(survey), stored, ranges)
+    count_max_s = min(COUNT_MAX_S, left_of_s(until_s + COUNT_LATE_MAX_S))
+    behind = lags(answering(survey), stored, ranges, count_max_s=count_max_s)
     rows = partition_rows(found, survey, stored, behind)
     if json:
         print_json(as_json(found, rows))
     else:
         print_members(found)
         print_partitions(rows)
+    if there.problem:
+        print_error(f"{there.problem} (members that only ZooKeeper knows are missing)")
     exit_if_silent(survey.silent)
+    if there.problem:
+        raise typer.Exit(ExitCode.UNREACHABLE)
 
 
 @app.command()
@@ -151,11 +177,12 @@ def reset(
     target = target_of(to, to_offset, shift_by)
     if partition and (topic is None or len(topic) != 1):
         raise CommandError("--partition needs exactly one --topic", ExitCode.USAGE)
-    with zookeeper(where, brokers) as session, group_admin(where, brokers) as (admin, asked):
-        survey = admin.survey(known=asked.known)
-        stored = stored_offsets(session, admin, group, survey.silent)
+    with _session(where, brokers) as session, group_admin(where, brokers, changes=True) as (admin, known):
+        survey = admin.survey(known=known.known)
+        here = None if session is None else group_in_zookeeper(session, group)
+        stored = stored_offsets(here, admin, group, survey.silent)
         ranges = _selected(group, survey, stored, topic, partition)
-        found = one_group(session, admin, group, list(survey.silent), must_exist=False)
+        found = one_group(here, admin, group, survey.silent, must_exist=False)
         changes = _planned(admin, target, stored, ranges)
         if dry_run:
             print_changes(group, changes, is_done=False, json=json)
@@ -176,9 +203,10 @@ def delete(
     json: JsonOption = False,
 ) -> None:
     """Delete a group and its offsets. Refused while it has members: stop them first."""
-    with zookeeper(where, brokers) as session, group_admin(where, brokers) as (admin, asked):
-        survey = admin.survey([], known=asked.known)
-        found = one_group(session, admin, group, list(survey.silent))
+    with _session(where, brokers) as session, group_admin(where, brokers, changes=True) as (admin, known):
+        survey = admin.survey([], known=known.known)
+        here = None if session is None else group_in_zookeeper(session, group)
+        found = one_group(here, admin, group, survey.silent)
         # The broker refuses while members of either kind live.
         found.refuse_if_live("delete", is_sure=True)
         if not yes:
@@ -193,10 +221,16 @@ def delete(
 # --- reset and delete ---
 
 
+def _session(where: str | None, brokers: str | None) -> AbstractContextManager[ZooKeeperSession | None]:
+    """The session of a command that changes something; None where no ZooKeeper is known."""
+    hosts = zookeeper_hosts(where, brokers)
+    return nullcontext() if hosts is None else zookeeper(hosts)
+
+
 def _selected(
     group: str,
     survey: Survey,
-    stored: dict[TopicPartition, int],
+    stored: Mapping[TopicPartition, int],
     topics: list[str] | None,
     partitions: list[int] | None,
 ) -> dict[TopicPartition, LogRange]:
@@ -228,7 +262,7 @@ def _selected(
 def _planned(
     admin: GroupAdmin,
     target: Target,
-    stored: dict[TopicPartition, int],
+    stored: Mapping[TopicPartition, int],
     ranges: dict[TopicPartition, LogRange],
 ) -> list[Change]:
     return plan(target, stored, ranges, offsets_at(admin, target.time_ms, ranges))

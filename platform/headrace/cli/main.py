@@ -15,6 +15,7 @@ import typer
 from typer.exceptions import TyperException
 
 from headrace.cli import (
+    agent,
     audit,
     audit_dedupe,
     audit_drill,
@@ -55,7 +56,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (site.up, site.down, site.status, site.restart, site.logs, site.agent, demo.demo):
+for command in (site.up, site.down, site.status, site.restart, site.logs, agent.agent, demo.demo):
     app.command(rich_help_panel="The site on this machine")(command)
 app.add_typer(topics.app, name="topics", rich_help_panel="Topics and events")
 app.command("produce", rich_help_panel="Topics and events")(in_context(produce.produce))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli.cluster import left_of_s, reading_until_s
 from headrace.cli.context import context
 from headrace.cli.errors import CommandError, ExitCode, print_error
 from headrace.cli.output import JsonOption, confirm, in_bytes, out, plain, print_json, print_table
+from headrace.process.background import in_background
 
 if TYPE_CHECKING:
     from headrace.site.context import ContextMirror
@@ -111,36 +114,46 @@ def accept_gap(
 
 
 def _all_statuses(mirrors: Sequence[ContextMirror]) -> tuple[list[dict[str, Any]], list[CommandError]]:
-    """Asks all mirrors at once; returns what they answer, and why others do not."""
+    """Asks all mirrors at once, for the time that `reading_until_s` gives; returns what they answer, and why
+    others do not."""
+    until_s = reading_until_s()
     statuses, problems = [], []
-    with ThreadPoolExecutor(max(1, len(mirrors))) as threads:
-        for asked in [threads.submit(_status_of, mirror) for mirror in mirrors]:
-            try:
-                statuses.append(asked.result())
-            except CommandError as error:
-                problems.append(error)
+    for mirror, asked in [(each, in_background(partial(_get, each), each.source)) for each in mirrors]:
+        try:
+            statuses.append(_answer(mirror, asked, until_s))
+        except CommandError as error:
+            problems.append(error)
     return statuses, problems
 
 
 def _status_of(mirror: ContextMirror) -> dict[str, Any]:
     """Returns a mirror's status, as it serves it."""
+    return _answer(mirror, in_background(partial(_get, mirror), mirror.source), reading_until_s())
+
+
+def _get(mirror: ContextMirror) -> dict[str, Any]:
     import httpx
 
-    name = f"{mirror.target}-mirror-{mirror.source}"
+    # The bound of each of its waits; looking up a name has none, so all together are bounded by the caller.
+    is_secure = mirror.status_url.startswith("https")
+    response = httpx.get(mirror.status_url, timeout=TIMEOUT_S, trust_env=False, verify=is_secure)
+    status: dict[str, Any] = response.json()
+    return status
+
+
+def _answer(mirror: ContextMirror, asked: Future[dict[str, Any]], until_s: float) -> dict[str, Any]:
+    """Waits for a mirror's status. Raises `CommandError` if it does not come in time."""
+    import httpx
+
     try:
-        response = httpx.get(
-            mirror.status_url,
-            timeout=TIMEOUT_S,
-            trust_env=False,
-            verify=mirror.status_url.startswith("https"),
-        )
-        status: dict[str, Any] = response.json()
-    except (httpx.HTTPError, ValueError) as error:
+        return asked.result(left_of_s(until_s))
+    except (httpx.HTTPError, TimeoutError, ValueError) as error:
+        name = f"{mirror.target}-mirror-{mirror.source}"
+        cause = str(error) or "timed out"
         raise CommandError(
-            f"the mirror {name} does not answer at {mirror.status_url} ({error}); see `headrace logs {name}`",
+            f"the mirror {name} does not answer at {mirror.status_url} ({cause}); see `headrace logs {name}`",
             ExitCode.UNREACHABLE,
         ) from error
-    return status
 
 
 def _row_halted_over_gap(status: dict[str, Any], topic: str, partition: int) -> dict[str, Any]:

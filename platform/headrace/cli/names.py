@@ -23,7 +23,7 @@ def datacenters(given: dict[str, Any]) -> Iterable[str]:
 def topics(given: dict[str, Any]) -> Iterable[str]:
     from headrace.client.admin import Admin
 
-    with Admin(_bootstrap(given), timeout_ms=ANSWER_MAX_MS) as admin:
+    with Admin(_bootstrap(given), timeout_ms=ANSWER_MAX_MS, total_ms=ANSWER_MAX_MS) as admin:
         return list(admin.topics())
 
 
@@ -31,7 +31,7 @@ def topics(given: dict[str, Any]) -> Iterable[str]:
 def groups(given: dict[str, Any]) -> Iterable[str]:
     from headrace.client.group_admin import GroupAdmin
 
-    with GroupAdmin(_bootstrap(given), timeout_ms=ANSWER_MAX_MS) as admin:
+    with GroupAdmin(_bootstrap(given), timeout_ms=ANSWER_MAX_MS, total_ms=ANSWER_MAX_MS) as admin:
         return admin.groups()
 
 
@@ -39,7 +39,7 @@ def groups(given: dict[str, Any]) -> Iterable[str]:
 def broker_ids(given: dict[str, Any]) -> Iterable[str]:
     from headrace.client.admin import Admin
 
-    with Admin(_bootstrap(given), timeout_ms=ANSWER_MAX_MS) as admin:
+    with Admin(_bootstrap(given), timeout_ms=ANSWER_MAX_MS, total_ms=ANSWER_MAX_MS) as admin:
         return map(str, admin.describe_cluster().brokers)
 
 

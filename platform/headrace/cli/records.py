@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import re
+import time
+from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rich.markup import escape
 
 from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import in_time, is_terminal, json_text, out, write, write_bytes
+from headrace.cli.output import in_time, is_terminal, json_text, note, out, write, write_bytes
 from headrace.process.text import escaped_lines
 
 if TYPE_CHECKING:
     from headrace.client import ConsumerRecord
     from headrace.registry.serializers import AvroDeserializer
 
+ASK_AGAIN_S: Final = 30.0
 FRAMED_MIN_BYTES = 6  # Avro's frame: 0, the schema's id, and at least one byte
 
 
@@ -68,12 +72,23 @@ def pattern(text: str | None) -> re.Pattern[str] | None:
 
 
 class Printer:
-    """Prints records that pass a filter. `deserializer` None: values are shown as text."""
+    """Prints records that pass a filter. `deserializer` None: values are shown as text.
 
-    def __init__(self, form: Form, wanted: Filter, deserializer: AvroDeserializer | None) -> None:
+    A registry that does not answer is asked again after `ASK_AGAIN_S`, not for each record.
+    """
+
+    def __init__(
+        self,
+        form: Form,
+        wanted: Filter,
+        deserializer: AvroDeserializer | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._form = form
         self._wanted = wanted
         self._deserializer = deserializer
+        self._clock = clock
+        self._ask_again_s = -math.inf
 
     def print(self, record: ConsumerRecord) -> bool:
         """Prints the record; returns False if the filter leaves it out."""
@@ -99,8 +114,12 @@ class Printer:
             return None
         if self._deserializer is not None and len(value) >= FRAMED_MIN_BYTES and value[0] == 0:
             try:
-                return self._deserializer.as_json(value)
-            except (RegistryError, RegistryUnavailableError, ValueError):
+                if self._clock() >= self._ask_again_s or self._deserializer.knows_schema_of(value):
+                    return self._deserializer.as_json(value)
+            except RegistryUnavailableError as error:
+                self._ask_again_s = self._clock() + ASK_AGAIN_S
+                note(f"{error} Events are shown as bytes; it is asked again after {ASK_AGAIN_S:g} s")
+            except (RegistryError, ValueError):
                 # Not an event, although it begins like one; or this registry does not have its schema.
                 pass
         return _as_text(value)

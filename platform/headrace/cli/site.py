@@ -1,4 +1,4 @@
-"""`headrace up | down | status | restart | logs | agent`: the units of the site on this machine."""
+"""`headrace up | down | status | restart | logs`: the units of the site on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 from headrace.cli import names
 from headrace.cli.context import site
-from headrace.cli.errors import CommandError, ExitCode, print_note
+from headrace.cli.errors import CommandError, ExitCode, print_error, print_note
 from headrace.cli.output import (
     JsonOption,
     agrees,
@@ -34,7 +34,9 @@ from headrace.cli.output import (
 )
 from headrace.cli.topics import declare_topics
 from headrace.cli.values import parse_span_ms
+from headrace.process.clock import process_age_s
 
+AGENT_ANSWER_MIN_S = 1.5
 UP_WAIT = "5m"
 RESTART_WAIT_MAX_MS = 600_000
 UP_WAIT_MAX_MS = 3_600_000
@@ -162,33 +164,16 @@ def down(json: JsonOption = False) -> None:
 
 
 def status(json: JsonOption = False) -> None:
-    """Show the state of every unit. The exit code is 0 only if all are ready."""
-    from headrace.fleet import operate
+    """Show the state of every unit. The exit code is 0 only if all are ready, and 3 if their agent hangs."""
+    from headrace.fleet.status import AGENT_ANSWER_MAX_S, unit_reports
 
     here = site()
-    rows = operate.status(here)
+    problems: list[str] = []
+    # Where the start of a command alone takes long, so may an answer.
+    agent_max_s = min(AGENT_ANSWER_MAX_S, max(AGENT_ANSWER_MIN_S, 2 * process_age_s()))
+    rows = unit_reports(here, tell=problems.append, agent_max_s=agent_max_s)
     if json:
-        print_json(
-            [
-                {
-                    "unit": row.name,
-                    "kind": row.kind,
-                    "datacenter": row.datacenter,
-                    "state": row.state,
-                    "ready": row.is_ready,
-                    "problem": row.problem,
-                    "note": row.notice,
-                    "drift": [drift._asdict() for drift in row.drift],
-                    "pid": row.pid,
-                    "uptime_s": row.uptime_s,
-                    "listens": list(row.listens),
-                    "log": row.log,
-                    "made_by": row.made_by,
-                    "disk": None if row.disk is None else row.disk._asdict(),
-                }
-                for row in rows
-            ]
-        )
+        print_json([_fields(row) for row in rows])
     else:
         print_table(
             ["unit", "state", ">pid", ">up", ">disk free", "listens on"],
@@ -213,8 +198,31 @@ def status(json: JsonOption = False) -> None:
         _print_pages(here)
         if any(row.kind == "airflow" and row.state for row in rows):
             _print_login(here)
+    for problem in problems:
+        print_error(problem)
+    if problems:
+        raise typer.Exit(ExitCode.UNREACHABLE)
     if not all(row.is_ready for row in rows):
         raise typer.Exit(ExitCode.NEGATIVE)
+
+
+def _fields(row: UnitReport) -> dict[str, object]:
+    return {
+        "unit": row.name,
+        "kind": row.kind,
+        "datacenter": row.datacenter,
+        "state": row.state,
+        "ready": row.is_ready,
+        "problem": row.problem,
+        "note": row.notice,
+        "drift": [drift._asdict() for drift in row.drift],
+        "pid": row.pid,
+        "uptime_s": row.uptime_s,
+        "listens": list(row.listens),
+        "log": row.log,
+        "made_by": row.made_by,
+        "disk": None if row.disk is None else row.disk._asdict(),
+    }
 
 
 def _print_disks(rows: Sequence[UnitReport]) -> None:
@@ -346,37 +354,3 @@ def restart(
         print_json({"restarted": done})
     else:
         out.print(f"restarted {len(done)} unit{'' if len(done) == 1 else 's'}, one after another")
-
-
-def agent(
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            "--listen",
-            help="The address to serve on; by default the site's.",
-            metavar="HOST:PORT",
-        ),
-    ] = None,
-    tls_certificate: Annotated[
-        Path | None,
-        typer.Option("--tls-certificate", help="Serve over TLS with this certificate (PEM, with its chain)."),
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="The certificate's key (PEM).")] = None,
-    allow_plain: Annotated[
-        bool, typer.Option("--allow-plain", help="Serve without TLS on an address outside loopback.")
-    ] = False,
-    ends_units: Annotated[
-        bool,
-        typer.Option("--ends-units", help="Stop the units when the agent ends, until its next start."),
-    ] = False,
-) -> None:
-    """Run the agent of this host, which runs its units, in the foreground; its state is in $HEADRACE_HOME."""
-    from headrace.agent.configuration import parse_address
-    from headrace.agent.process import AgentOptions, run_agent
-
-    here = site()
-    try:
-        address = parse_address(listen) if listen else here.agent_address
-    except ValueError as error:
-        raise CommandError(f"--listen: {listen!r}: {error}", ExitCode.USAGE) from None
-    run_agent(AgentOptions(here.home, address, tls_certificate, tls_key, allow_plain, ends_units=ends_units))

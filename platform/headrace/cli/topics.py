@@ -164,7 +164,7 @@ def describe(
         survey = admin.survey([topic], known=brokers_of(where, brokers).known, with_replicas=True)
         with naming_topic(topic, admin):
             info = survey.topic(topic)
-        problems = survey.problems_of(topic) | offline_logs(admin, topic, info)
+        problems = survey.problems_of(topic) | offline_logs(admin, topic, survey)
         settings = admin.describe_configs(topic)
     partitions = partition_rows(survey, topic, problems)
     own = {entry.name: entry.value for entry in settings.values() if entry.is_own}
@@ -200,7 +200,7 @@ def alter(
     ] = None,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", min=1, help="The new, larger number."),
+        typer.Option("--partitions", "-p", min=1, help="How many partitions it shall have: more than now."),
     ] = None,
     producers: ProducersOption = None,
     where: DatacenterOption = None,

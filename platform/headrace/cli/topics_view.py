@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
-    from headrace.client.cluster import TopicInfo
     from headrace.client.survey import Survey
 
 from headrace.cli.output import in_bytes, out, plain, print_table
@@ -15,23 +14,26 @@ from headrace.cli.output import in_bytes, out, plain, print_table
 Row = dict[str, Any]
 
 
-def offline_logs(admin: Admin, topic: str, info: TopicInfo) -> dict[int, str]:
-    """Returns why partitions without leader are not served, in the words of their brokers."""
+def offline_logs(admin: Admin, topic: str, survey: Survey) -> dict[int, str]:
+    """Returns why partitions without leader are not served, in the words of their brokers.
+
+    Brokers that the survey has found silent are not asked again.
+    """
     from headrace.client.errors import ClientError
     from headrace.wire.errors import ErrorCode
 
     by_broker: dict[int, list[int]] = {}
-    for part in info.partitions.values():
+    for part in survey.topic(topic).partitions.values():
         if part.leader < 0:
             for broker_id in part.replicas[:1]:
                 by_broker.setdefault(broker_id, []).append(part.partition)
     found: dict[int, str] = {}
-    live = admin.describe_cluster().brokers if by_broker else {}
-    for broker_id in by_broker.keys() & live.keys():
+    live = set(admin.describe_cluster().brokers) if by_broker else set()
+    for broker_id in (by_broker.keys() & live) - {each.broker_id for each in survey.silent}:
         try:
             folders = admin.describe_log_dirs(broker_id, {topic: by_broker[broker_id]})
         except ClientError:
-            continue  # the survey names the broker
+            continue  # it has just fallen silent
         for folder in folders:
             if folder.error is not ErrorCode.NONE:
                 why = folder.problem or f"{folder.path}: {folder.error.name}"

@@ -1,4 +1,4 @@
-"""Starts, stops and restarts a site's units, and reports their status, as a client of this machine's agent.
+"""Starts, stops and restarts a site's units, as a client of this machine's agent.
 
 Owns the order: which units may start now, when a unit counts as ready, which ones stop first. The agent runs
 each unit; `agent.local` finds or starts the agent.
@@ -16,7 +16,7 @@ from typing import Final
 
 from headrace.agent.client import AgentClient, conflicts_in
 from headrace.agent.conflicts import conflicts_of
-from headrace.agent.desired import DesiredState, forget_all, unit_names
+from headrace.agent.desired import forget_all
 from headrace.agent.errors import (
     AddressTakenError,
     AgentRefusedError,
@@ -25,13 +25,11 @@ from headrace.agent.errors import (
     UnitFailedError,
 )
 from headrace.agent.home import AgentHome
-from headrace.agent.host import Host
-from headrace.agent.kinds import parse_configuration, unit_of
 from headrace.agent.local import end_idle_daemon, ensure_agent, find_agent, has_ended, wait_ended
 from headrace.agent.logs import LOG_TAIL_LINES, collapsed
 from headrace.agent.permitted import permit
 from headrace.agent.processes import end_units_left_in, left_units
-from headrace.agent.report import ChangeOutcome, UnitReport, probed_report, unsupervised_report
+from headrace.agent.report import ChangeOutcome, UnitReport
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.unit import Unit, levels
 from headrace.fleet.foreign import MADE_BY, ForeignUnit, ForeignUnitsError, foreign_units
@@ -300,51 +298,6 @@ def _stop_without_agent(site: Site, units: Sequence[Unit], observe: Observer) ->
                 time.sleep(POLL_INTERVAL_S)
     supervisor.shut_down()
     return True
-
-
-def status(site: Site, units: Sequence[Unit] | None = None) -> list[UnitReport]:
-    """Returns the present state of every unit.
-
-    If the agent runs and has units, these are exactly the agent's units, whatever the site's description
-    names. Otherwise reads the states from supervisord and probes the units directly. Units that have outlived
-    both are found by their processes, and those that a killed agent has recorded are reported, too.
-    """
-    units = units_of(site) if units is None else units
-    order = {unit.name: number for number, unit in enumerate(units)}
-    if (agent := find_agent(site.home)) is not None:
-        with agent:
-            reports = agent.units()
-        if reports:
-            return sorted(reports, key=lambda report: order.get(report.name, len(order)))
-    states = Supervisor(site.home).states()
-    left = {} if states else left_units(site.home)
-    known = {unit.name: unit for unit in [*units, *_recorded_units(site.home)]}
-    if states:
-        units = [unit for name, unit in known.items() if name in states]
-    elif here := left.keys() | set(unit_names(AgentHome(site.home.absolute()).units)):
-        # As with an agent: what it has recorded, or left running, is what this host is to run.
-        units = [unit for name, unit in known.items() if name in here]
-
-    def probe(unit: Unit) -> UnitReport:
-        if unit.name in left:
-            return unsupervised_report(unit, *left[unit.name])
-        return probed_report(unit, states.get(unit.name))
-
-    with ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="probe") as pool:
-        return list(pool.map(probe, units))
-
-
-def _recorded_units(home: Path) -> list[Unit]:
-    """Returns the units that an agent recorded on disk before it ended; skips records that cannot be read."""
-    agent_home, host = AgentHome(home.absolute()), Host.here(home)
-    found = []
-    for name in unit_names(agent_home.units):
-        try:
-            entry = DesiredState(agent_home.units, parse_configuration).read(name)
-            found.append(unit_of(name, entry.configuration, host))
-        except SiteError:
-            continue
-    return found
 
 
 def restart(
