@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 from headrace.cli.context import context, site
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, out, print_json
-from headrace.cli.values import parse_time_ms
+from headrace.cli.values import parse_span_ms, parse_time_ms
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -33,6 +33,10 @@ def report(
         typer.Option("--from", help="Only hours from this one on, such as 2015-05-17T10 (UTC)."),
     ] = None,
     to: Annotated[str | None, typer.Option("--to", help="Only hours before this one.")] = None,
+    wait: Annotated[
+        str,
+        typer.Option("--wait", help="How long to wait while something is pending or unknown, such as 5m."),
+    ] = "0",
     store: Annotated[
         str | None,
         typer.Option("--store", help="The audit store; by default the site's.", metavar="URL"),
@@ -45,14 +49,16 @@ def report(
     nothing is, but something is pending or unknown, or if the store cannot be read.
     """
     from headrace.audit.report.report import report as judge_all
+    from headrace.audit.report.report import wait_until_resolved
     from headrace.audit.report.view import print_report
 
     from_ms = parse_time_ms(from_) if from_ else None
     until_ms = parse_time_ms(to) if to else None
     if from_ms is not None and until_ms is not None and until_ms <= from_ms:
         raise CommandError(f"--to {to} is not behind --from {from_}", ExitCode.USAGE)
+    wait_s = parse_span_ms(wait, "s", option="--wait") / 1000
     with reading(store) as opened:
-        judged = judge_all(opened, topic, from_ms, until_ms)
+        judged = wait_until_resolved(lambda: judge_all(opened, topic, from_ms, until_ms), wait_s)
     if json:
         print_json(judged.to_json())
     else:

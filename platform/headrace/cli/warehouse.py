@@ -5,17 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
 from headrace.cli.context import context
-from headrace.cli.errors import CommandError
+from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, in_bytes, out, print_json, print_table
-from headrace.cli.values import parse_time_ms
+from headrace.cli.values import parse_span_ms, parse_time_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +34,7 @@ AcceptGapOption = Annotated[
 ]
 
 PATIENCE_S = 5.0
+WAIT_STEP_S = 2.0
 
 
 def warehouse() -> WarehouseOptions:
@@ -74,40 +76,98 @@ def ls(
     topic: Annotated[
         str | None, typer.Argument(help="List this topic's hours; by default all topics.")
     ] = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", help="Only hours from this one on, such as 2015-05-17T10 (UTC).")
+    ] = None,
+    to: Annotated[str | None, typer.Option("--to", help="Only hours before this one.")] = None,
+    wait: Annotated[
+        str, typer.Option("--wait", help="How long to wait until all of these hours are sealed, such as 5m.")
+    ] = "0",
     json: JsonOption = False,
 ) -> None:
-    """List the tables, or the hours of one: rows and files by the commit log, and seals."""
+    """List the tables, or the hours of one: rows and files by the commit log, and seals.
+
+    With --wait the exit code is 1 unless all of the hours are sealed in the end. An hour that is not over
+    cannot be: --to leaves it out.
+    """
     from headrace.warehouse import api
 
+    wait_s = parse_span_ms(wait, "s", option="--wait") / 1000
+    from_ms = parse_time_ms(from_) if from_ else None
+    until_ms = parse_time_ms(to) if to else None
+    if topic is None and (wait_s or from_ms is not None or until_ms is not None):
+        raise CommandError("--from, --to and --wait need a TOPIC, whose hours they choose", ExitCode.USAGE)
     options = warehouse()
     if topic is None:
         tables = {name: api.list_hours(options, name) for name in api.list_tables(options)}
-        if json:
-            print_json(
-                [{"topic": name, "hours": len(hours), **_sums(hours)} for name, hours in tables.items()]
-            )
-            return
-        print_table(
-            ["topic", ">hours", ">sealed", ">rows", ">files", ">size"],
-            [
-                (name, len(hours), sum(hour.sealed_version is not None for hour in hours), *_shown(hours))
-                for name, hours in tables.items()
-            ],
-            empty="the warehouse is empty; `headrace warehouse load TOPIC` fills it",
-        )
+        _print_tables(tables, json=json)
         return
-    hours = api.list_hours(options, topic)
-    if not hours:
-        raise no_table(topic)
+    hours = _hours(options, topic, Span(from_ms, until_ms), wait_s)
     if json:
         print_json([asdict(hour) for hour in hours])
+    else:
+        print_table(
+            ["hour (UTC)", ">rows", ">files", ">size", "sealed"],
+            [(hour.hour, *_shown([hour]), _seal(hour)) for hour in hours],
+            empty=f"{topic} has no hours of this time",
+        )
+        out.print(f"{_sums(hours)['rows']:,} rows in {options.url(f'{options.root}/{topic}/hourly')}")
+    if wait_s and not is_sealed(hours):
+        unsealed = ", ".join(hour.hour for hour in hours if not is_sealed([hour])) or "no hour is there yet"
+        raise CommandError(
+            f"not sealed after {wait}: {unsealed}; `headrace audit report --topic {topic}` says why"
+        )
+
+
+class Span(NamedTuple):
+    """Hours that begin at `from_ms` or later, and before `until_ms`; None: without such a bound."""
+
+    from_ms: int | None
+    until_ms: int | None
+
+    def has(self, hour: HourSummary) -> bool:
+        if self.from_ms is not None and hour.hour_ms < self.from_ms:
+            return False
+        return self.until_ms is None or hour.hour_ms < self.until_ms
+
+
+def is_sealed(hours: Sequence[HourSummary]) -> bool:
+    """Whether there are hours, and the seal of each vouches for all of its rows."""
+    return bool(hours) and all(hour.sealed_version is not None and not hour.is_stale for hour in hours)
+
+
+def _hours(options: WarehouseOptions, topic: str, span: Span, wait_s: float) -> list[HourSummary]:
+    """Returns a table's hours in this time, as soon as they are sealed, or after `wait_s`.
+
+    Raises `CommandError` if there is no such table then.
+    """
+    from headrace.warehouse import api
+
+    until_s = time.monotonic() + wait_s
+    while True:
+        known = api.list_hours(options, topic)
+        hours = [hour for hour in known if span.has(hour)]
+        left_s = until_s - time.monotonic()
+        if is_sealed(hours) or left_s <= 0:
+            break
+        time.sleep(min(WAIT_STEP_S, left_s))
+    if not known:
+        raise no_table(topic)
+    return hours
+
+
+def _print_tables(tables: Mapping[str, Sequence[HourSummary]], *, json: bool) -> None:
+    if json:
+        print_json([{"topic": name, "hours": len(hours), **_sums(hours)} for name, hours in tables.items()])
         return
     print_table(
-        ["hour (UTC)", ">rows", ">files", ">size", "sealed"],
-        [(hour.hour, *_shown([hour]), _seal(hour)) for hour in hours],
-        empty="",
+        ["topic", ">hours", ">sealed", ">rows", ">files", ">size"],
+        [
+            (name, len(hours), sum(hour.sealed_version is not None for hour in hours), *_shown(hours))
+            for name, hours in tables.items()
+        ],
+        empty="the warehouse is empty; `headrace warehouse load TOPIC` fills it",
     )
-    out.print(f"{_sums(hours)['rows']:,} rows in {options.url(f'{options.root}/{topic}/hourly')}")
 
 
 @app.command()
