@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from fix_cli import command_runner
 from headrace.cli.errors import CommandError, ExitCode, exit_code_of, exit_with
 from headrace.cli.main import app
 from headrace.cli.output import in_bytes, in_duration, in_time
@@ -43,6 +44,14 @@ def test_an_option_names_what_it_takes(words: tuple[str, ...], command: object) 
     unnamed = [param.opts for param in taking if not (param.metavar or "--output" in param.opts)]
     choices = {"--dialect", "--producers"}
     assert not [opts for opts in unnamed if not choices & set(opts)]
+
+
+@pytest.mark.parametrize("words", [(), ("topics",), ("topics", "list")])
+def test_a_flag_takes_nothing(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    help_ = command_runner(monkeypatch, capsys)(*words, "--help").out
+    assert "--help" in help_ and "bool" not in help_
 
 
 @pytest.mark.parametrize(("words", "command"), EVERY, ids=[" ".join(words) for words, _ in EVERY])

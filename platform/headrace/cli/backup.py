@@ -24,7 +24,7 @@ ShelfArgument = Annotated[
     Path, typer.Argument(metavar="DIR", help="The folder that holds the backups, best on another disk.")
 ]
 BackupArgument = Annotated[
-    Path, typer.Argument(metavar="BACKUP", help="One backup: a folder in that folder.")
+    Path, typer.Argument(metavar="BACKUP", help="A backup, as `headrace backup list` shows it: a folder.")
 ]
 RateOption = Annotated[
     str | None,
@@ -184,7 +184,7 @@ def restore(
     bytes_per_second: RateOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Make an empty home of a backup, or mend one partition that is offline.
+    """Restore a backup into an empty home, or mend one partition that is offline.
 
     Every digest is checked before anything is written, and nothing is overwritten.
     """

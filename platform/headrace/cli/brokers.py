@@ -28,7 +28,7 @@ from headrace.cli.errors import CommandError, ExitCode, print_error, print_note
 from headrace.cli.output import JsonOption, in_bytes, out, print_json, print_table
 from headrace.cli.values import parse_size_bytes, parse_span_ms
 
-app = typer.Typer(help="Brokers: what they hold, and moving it elsewhere.", no_args_is_help=True)
+app = typer.Typer(help="Brokers: what each holds, and moving replicas between them.", no_args_is_help=True)
 
 PROGRESS_INTERVAL_S: Final = 2.0
 MOVES_SHOWN_MAX: Final = 50
@@ -163,7 +163,7 @@ def drain(
     brokers: BootstrapOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Move all replicas of a broker to others, and keep new ones away; also of a broker that is dead.
+    """Move all replicas of a broker, alive or dead, to others, and keep new ones away.
 
     Partitions that could not keep their replicas are named, and nothing is changed then (exit code 1). It may
     be interrupted, and run again: it continues.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.site.context import Context
 
 app = typer.Typer(
-    help="Contexts: the installations that commands can work on, and which one they do.",
+    help="Contexts: the installations that commands can work on, and the one in use.",
     no_args_is_help=True,
 )
 

@@ -6,11 +6,11 @@ Owns the words for values (TIME, DURATION, …), one for each kind. Changes noth
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.models import CommandInfo
 
 # By option: an option of one name takes the same kind of value in every command.
@@ -37,6 +37,8 @@ NUMBERS: Final = frozenset(
     {"--lines", "--limit", "--drop", "--count", "--keep", "--partitions", "--replication-factor"}
 )
 NUMBER: Final = "N"
+FLAG: Final = ""
+"""What a flag takes: without this the terminal would show `<bool>`."""
 
 
 class HelpfulCommand(TyperCommand):
@@ -44,13 +46,28 @@ class HelpfulCommand(TyperCommand):
 
     def __init__(self, *words: Any, **named: Any) -> None:
         super().__init__(*words, **named)
-        for option in self.params:
-            if isinstance(option, TyperOption) and option.metavar is None and not option.is_flag:
-                option.metavar = _value(option.opts)
+        _name_values(self.params)
+
+    def get_help_option(self, ctx: Any) -> TyperOption | None:
+        return _without_value(super().get_help_option(ctx))
+
+
+class HelpfulGroup(TyperGroup):
+    """A group of commands whose own options are shown as those of commands are."""
+
+    def __init__(self, *words: Any, **named: Any) -> None:
+        super().__init__(*words, **named)
+        _name_values(self.params)
+
+    def get_help_option(self, ctx: Any) -> TyperOption | None:
+        return _without_value(super().get_help_option(ctx))
 
 
 def complete(app: typer.Typer) -> None:
     """Gives every command of the application, and of its groups, its help as `--help` should show it."""
+    for group in (app, *(each.typer_instance for each in app.registered_groups)):
+        assert group is not None
+        group.info.cls = HelpfulGroup
     for command in commands(app):
         assert command.callback is not None
         command.cls = HelpfulCommand
@@ -68,6 +85,18 @@ def commands(app: typer.Typer) -> Iterator[CommandInfo]:
 def unwrapped(text: str) -> str:
     """Returns a docstring with each paragraph as one line, which the terminal breaks where it ends."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
+def _name_values(params: Sequence[Any]) -> None:
+    for option in params:
+        if isinstance(option, TyperOption) and option.metavar is None:
+            option.metavar = FLAG if option.is_flag else _value(option.opts)
+
+
+def _without_value(option: TyperOption | None) -> TyperOption | None:
+    if option is not None:
+        option.metavar = FLAG
+    return option
 
 
 def _value(names: list[str]) -> str | None:

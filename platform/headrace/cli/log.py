@@ -35,7 +35,7 @@ PartitionOption = Annotated[
 
 @app.command()
 def check(path: DirectoryArgument, partition: PartitionOption = None, json: JsonOption = False) -> None:
-    """Read all of it, and name what is damaged. The exit code is 1 if something is."""
+    """Read a broker's logs, and name what is damaged. The exit code is 1 if something is."""
     from headrace.log.check import check_partition
 
     reports = [check_partition(folder) for folder in _folders(path, partition)]

@@ -48,7 +48,7 @@ PartitionOption = Annotated[
 ]
 HeaderOption = Annotated[
     list[str] | None,
-    typer.Option("--header", "-H", help="For every record; may be repeated.", metavar="NAME=VALUE"),
+    typer.Option("--header", "-H", help="A header of every record; may be repeated.", metavar="NAME=VALUE"),
 ]
 AcksOption = Annotated[str, typer.Option("--acks", help="Acknowledgements to wait for: 0, 1 or all.")]
 CompressionOption = Annotated[
@@ -64,11 +64,13 @@ AvroOption = Annotated[
     bool, typer.Option("--avro", help="Lines are JSON; publish Avro events of the topic's newest schema.")
 ]
 OldOption = Annotated[
-    bool, typer.Option("--allow-before-1990", help="With --avro: also events with a header.time so old.")
+    bool, typer.Option("--allow-before-1990", help="With --avro: accept a header.time before 1990.")
 ]
 RegistryOption = Annotated[
     str | None,
-    typer.Option("--registry", "-r", help="With --avro: a registry instead of the site's.", metavar="URL"),
+    typer.Option(
+        "--registry", "-r", help="With --avro: a registry, instead of the datacenter's.", metavar="URL"
+    ),
 ]
 
 

@@ -67,13 +67,13 @@ def list_(
         ),
     ] = None,
     deleted: Annotated[
-        bool, typer.Option("--deleted", help="Those that are deleted, but not permanently.")
+        bool, typer.Option("--deleted", help="List what is deleted, but not permanently.")
     ] = False,
     where: DatacenterOption = None,
     registry: RegistryOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the subjects with newest version, its id and compatibility level; or the versions of SUBJECT."""
+    """List the subjects with their newest version and its id, and levels; or the versions of one subject."""
     with registry_of(where, registry) as client:
         rows = _subjects(client, deleted) if subject is None else _versions(client, subject, deleted)
     if json:

@@ -48,7 +48,9 @@ RetentionSizeOption = Annotated[
 ]
 ConfigOption = Annotated[
     list[str] | None,
-    typer.Option("--config", "-c", help="Another setting of the topic; repeatable.", metavar="NAME=VALUE"),
+    typer.Option(
+        "--config", "-c", help="Another setting of the topic; may be repeated.", metavar="NAME=VALUE"
+    ),
 ]
 CompatibilityOption = Annotated[
     Level | None,
@@ -64,7 +66,7 @@ LoadOption = Annotated[
     list[str] | None,
     typer.Option(
         "--load",
-        help="A field of its load, such as schedule='0 * * * *', grace=30m or retention=90d; repeatable.",
+        help="A field of its load, such as schedule='0 * * * *', grace=30m; may be repeated.",
         metavar="NAME=VALUE",
     ),
 ]

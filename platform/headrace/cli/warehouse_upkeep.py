@@ -44,7 +44,7 @@ def compact(
     ] = None,
     grace_hours: Annotated[
         str,
-        typer.Option("--grace-hours", help="Only hours that ended so many hours, or such as 2d, ago."),
+        typer.Option("--grace-hours", help="Only hours that ended so long ago: hours, or such as 2d."),
     ] = "0",
     json: JsonOption = False,
 ) -> None:
@@ -72,7 +72,9 @@ def retain(
     topics: TopicsArgument,
     keep_hours: Annotated[
         str | None,
-        typer.Option("--keep-hours", help="Delete older hours: 720, or 30d; by default none."),
+        typer.Option(
+            "--keep-hours", help="Delete hours that are older: hours, or such as 30d; by default none."
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
