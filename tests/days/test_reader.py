@@ -12,6 +12,7 @@ import pytest
 
 from fix_days import ROOT, Day, DemoSite
 from shown_runs import steps
+from shown_shell import CannotRunError
 
 pytestmark = [pytest.mark.slow, pytest.mark.hdfs, pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -28,8 +29,11 @@ def test_what_a_page_shows(page: str, day: Day, demo_site: DemoSite) -> None:
     dags = str(demo_site.checkout / "dags")
     with demo_site.shell(demo_site.checkout, HEADRACE_DAGS=dags) as shell:
         for step in demo_site.steps(page, "demo"):
-            with day.step(str(step)):
-                shell.follow(step)
+            try:
+                with day.step(str(step)):
+                    shell.follow(step)
+            except CannotRunError as error:
+                pytest.skip(f"{step} and what follows it were not run: {error}")
 
 
 def test_the_readers_pages_are_there() -> None:
