@@ -321,7 +321,8 @@ class Finding:
 
     `sequences` are (first, last), inclusive. The records lie, or should lie, between `after_address` and
     `before_address` of the partition's log (None: not known, or no end yet). `since_ms`: when the tier before
-    reported them (None: not known); it is not part of the finding's identity.
+    reported them (None: not known); it is not part of the finding's identity. `path`: the file of the
+    warehouse that it is about.
     """
 
     status: Status
@@ -337,6 +338,7 @@ class Finding:
     after_address: int | None = None
     before_address: int | None = None
     since_ms: int | None = field(default=None, compare=False)
+    path: str | None = None
 
 
 class Accepted(NamedTuple):

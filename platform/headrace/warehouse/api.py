@@ -101,7 +101,8 @@ def load_topics(
 
 
 def _compared(table: TopicTable, warehouse: WarehouseOptions, result: LoadResult) -> LoadResult:
-    """Looks for events that the hours of a load have more than once, and tells the audit of them.
+    """Looks for events that the hours of a load have more than once, and tells the audit of them. An hour's
+    unsound files hide nothing of the sound ones.
 
     The load is done by then: what fails here is logged, and the next verification of these hours looks again.
     """
@@ -113,7 +114,7 @@ def _compared(table: TopicTable, warehouse: WarehouseOptions, result: LoadResult
             left -= sum(file.rows for file in state.hours().get(hour_ms, []))
             if left < 0:
                 break
-            found.append(find_doubles(table, state, hour_ms))
+            found.append(find_doubles(table, state, hour_ms, skips_unsound=True))
         tell_doubles(found, warehouse)
     except Exception as error:
         problem = known_error(error, f"comparing the guids of {table.topic}")
@@ -261,9 +262,10 @@ def verify_topics(
 
 
 def list_tables(warehouse: WarehouseOptions) -> list[str]:
-    """Returns the topics that have a table, by name."""
+    """Returns the topics that have a table, by name; readers ignore folders that begin with `_`."""
     with hdfs_of(warehouse) as hdfs:
-        return [entry.name for entry in hdfs.entries(warehouse.root) if entry.is_dir]
+        entries = hdfs.entries(warehouse.root)
+    return [entry.name for entry in entries if entry.is_dir and not entry.name.startswith("_")]
 
 
 def list_hours(warehouse: WarehouseOptions, topic: str) -> list[HourSummary]:

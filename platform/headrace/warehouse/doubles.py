@@ -19,7 +19,7 @@ from headrace.audit.topic.doubled import RUNS_PER_RECORD_MAX, DoubledRecord, Dou
 from headrace.warehouse.change import Change, TopicTable
 from headrace.warehouse.checksums import checksum_of
 from headrace.warehouse.commitlog import CommitConflictError
-from headrace.warehouse.counting import count_file, naming
+from headrace.warehouse.counting import NotParquetError, count_file, naming
 from headrace.warehouse.decode import OFFSET_COLUMN, PARTITION_COLUMN
 from headrace.warehouse.hdfs.remote_file import RemoteFile
 from headrace.warehouse.layout import HOUR_MS, hour_name
@@ -73,13 +73,18 @@ class DedupeResult:
         return not self.problem
 
 
-def find_doubles(table: TopicTable, state: TableState, hour_ms: int) -> Doubles:
-    """Returns what an hour's files have more than once. Raises `NotParquetError`, `HdfsError`."""
+def find_doubles(
+    table: TopicTable, state: TableState, hour_ms: int, *, skips_unsound: bool = False
+) -> Doubles:
+    """Returns what an hour's files have more than once. Raises `NotParquetError`, `HdfsError`.
+
+    `skips_unsound`: files that are gone, cut or unreadable are left out, instead of an error.
+    """
     files = state.hours().get(hour_ms, [])
     if (rows := sum(file.rows for file in files)) > ROWS_MAX:
         problem = f"{hour_name(hour_ms)} has {rows} rows, more than the {ROWS_MAX} that are compared at once"
         return Doubles(table.topic, hour_ms, problem=problem)
-    found = _doubled(table, files)
+    found = _doubled(table, files, skips_unsound=skips_unsound)
     if found is None:
         return Doubles(table.topic, hour_ms)
     rows_of, is_extra = found
@@ -150,11 +155,14 @@ def removed_offsets(manifests: Iterable[Manifest]) -> dict[int, Any]:
     return {partition: np.unique(np.concatenate(offsets)) for partition, offsets in found.items()}
 
 
-def _doubled(table: TopicTable, files: Sequence[DataFile]) -> tuple[Row, Any] | None:
+def _doubled(
+    table: TopicTable, files: Sequence[DataFile], *, skips_unsound: bool = False
+) -> tuple[Row, Any] | None:
     """Returns the rows whose guid is there more than once, in the order of their addresses; and which of them
     are extra. None if there are none, or the events have no guids.
     """
-    parts = [_read(table, number, file) for number, file in enumerate(files)]
+    read = _read_if_sound if skips_unsound else _read
+    parts = [read(table, number, file) for number, file in enumerate(files)]
     held = [part for part in parts if part is not None]
     if not held:
         return None
@@ -195,6 +203,17 @@ def _read(table: TopicTable, number: int, file: DataFile) -> tuple[Row, Any] | N
     partitions = rows.column(PARTITION_COLUMN).to_numpy().astype(np.int64)
     offsets = rows.column(OFFSET_COLUMN).to_numpy()
     return Row(np.full(count, number), np.arange(count), partitions, offsets, None), guid
+
+
+def _read_if_sound(table: TopicTable, number: int, file: DataFile) -> tuple[Row, Any] | None:
+    """Reads a file as `_read` does; None for one that is gone, cut or unreadable: a verification names it."""
+    status = table.hdfs.status(file.path)
+    if status is None or status.size_bytes != file.size_bytes:
+        return None
+    try:
+        return _read(table, number, file)
+    except NotParquetError:
+        return None
 
 
 def _runs(rows: Row, is_extra: Any, *, extra: bool) -> Iterable[DoubledRun]:

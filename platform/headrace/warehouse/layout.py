@@ -65,6 +65,16 @@ class TopicPaths:
         """Returns the directory where an older headrace put this hour."""
         return f"{self.hourly}/{hour_name(hour_ms).replace('T', '/').replace('-', '/')}"
 
+    def hour_of(self, path: str) -> int | None:
+        """Returns the hour (start in ms) in whose directory, of whatever layout, a file lies; else None."""
+        directory = path.rpartition("/")[0]
+        if not directory.startswith(f"{self.hourly}/"):
+            return None
+        try:
+            return parse_hour(directory.removeprefix(f"{self.hourly}/"))
+        except ValueError:
+            return None
+
     def moved(self, path: str, hour_ms: int) -> str:
         """Returns where a data file of this hour belongs today: its own path, except of older ones."""
         return f"{self.hour_dir(hour_ms)}/{path.rsplit('/', 1)[-1]}"

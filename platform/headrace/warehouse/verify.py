@@ -19,6 +19,7 @@ from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore, StoreMissingError
 from headrace.audit.topic.said_of_tables import ALL, NO_HOUR_MS, RECENT, TableProblem
 from headrace.warehouse.change import TopicTable
+from headrace.warehouse.beside import files_beside
 from headrace.warehouse.checksums import read_checksum
 from headrace.warehouse.counting import (
     FileCount,
@@ -86,11 +87,12 @@ def verify_topic(
         for manifest in log.to_complete()
     ]
     present = {path: entry.size_bytes for path, entry in table.hdfs.walk(table.paths.hourly)}
-    problems += [f"{path} is in no manifest" for path in sorted(present) if path not in state.files]
     hours = None
     if checked == RECENT:
         hours = recent_hours(state, manifests, table.clock_ms()) | {*suspects}
     counts, of_files = _count_all(table, state, present, hours)
+    beside = files_beside(table, state, present, hours)
+    problems += [each.text for each in beside]
     problems += [each.text for each in of_files]
     problems += _repeated(table, counts, present)
     problems += _unbalanced(manifests)
@@ -107,7 +109,7 @@ def verify_topic(
         changes=len(manifests),
         audited_hours=len(loaded) if audit_store is not None else 0,
         checked=checked,
-        of_files=tuple(of_files[:PROBLEMS_MAX]),
+        of_files=tuple([*of_files, *(each for each in beside if each.path)][:PROBLEMS_MAX]),
         doubles=_doubles(table, state, hours, of_files),
     )
 

@@ -11,6 +11,7 @@ from headrace.audit.batches.damage import OTHER_BYTES
 from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Finding, Status, Verdict
 from headrace.audit.phrases import hour
 from headrace.audit.times import is_named
+from headrace.audit.topic.said_of_tables import IN_NO_MANIFEST
 
 _BROKER: Final = re.compile(rf"{OTHER_BYTES} broker (\d+)")
 _WAITING: Final = (Status.PENDING, Status.UNKNOWN)
@@ -33,6 +34,8 @@ def command_of(verdict: Verdict, finding: Finding) -> str:
         return "headrace mirror status"
     if finding.status in _WAITING:
         return "headrace status" if finding.status is Status.UNKNOWN else ""
+    if finding.path is not None and IN_NO_MANIFEST in finding.text:
+        return f"headrace warehouse verify {topic}"  # once somebody has moved it away
     if not is_named(verdict.hour_ms):
         return ""
     if finding.status is Status.DUPLICATED:

@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final, NamedTuple
 
-PROBLEMS_PER_RECORD_MAX: Final = 100
+PROBLEMS_PER_RECORD_MAX: Final = 300
 NO_HOUR_MS: Final = -1
 """Of a problem that is the table's, and of no single hour."""
 ALL: Final = "all"
 RECENT: Final = "recent"
 CHECKED: Final = (ALL, RECENT)
 """Which hours a verification read: every one; or those with new files, and a share of the others."""
+IN_NO_MANIFEST: Final = "is in no manifest"
+"""In the text about a file that lies in a table's folder, and that no change of the table has written."""
 
 
 class TableProblem(NamedTuple):

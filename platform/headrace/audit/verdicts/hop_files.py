@@ -9,7 +9,8 @@ from headrace.audit.evidence import LOAD_HOP, Evidence, Finding, Status
 
 
 def judge_files(evidence: Evidence) -> Iterator[Finding]:
-    """Yields the files that are gone, cut, unreadable, or not what they were when they were written.
+    """Yields the files that are gone, cut, unreadable, not what they were when they were written, or in no
+    manifest.
 
     A file may have rows of several datacenters: the hour of each of them has the finding.
     """
@@ -20,4 +21,5 @@ def judge_files(evidence: Evidence) -> Iterator[Finding]:
             LOAD_HOP,
             f"of {hour}, {file.text}: a verification found it at {phrases.instant(file.said_ms)}",
             record_count=file.rows,
+            path=file.path,
         )
