@@ -15,6 +15,7 @@ DAYS: Final = (
     "tests/days/test_reader.py",
     "tests/days/test_data_engineer.py",
     "tests/dags/test_first_topic.py",
+    "tests/dags/test_airflow_drill.py",
     "tests/dags/test_airflow_end_to_end.py",
     "tests/days/test_operator.py",
     "tests/days/test_platform_engineer.py",

@@ -129,6 +129,7 @@ def test_the_drill_runs_every_hour_and_is_not_repeated(dags: dict[str, DAG]) -> 
     (task,) = dag.tasks
     assert (dag.timetable.expression, dag.catchup, dag.max_active_runs) == ("35 * * * *", False, 1)
     assert (task.task_type, task.timeout, task.retries) == ("DrillOperator", "10m", 0)
+    assert dag.params["datacenter"] is None
     assert task.execution_timeout == timedelta(minutes=30)
 
 

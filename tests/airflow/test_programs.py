@@ -180,6 +180,10 @@ def test_a_drill_runs_the_command_and_fails_with_its_last_words(
     store = connection["audit_store"]
     words = ["audit", "drill", "--timeout", "7m", "--store", store, "--context", "prod"]
     assert main.started["arguments"] == ["-m", "headrace.cli", *words]
+    DrillOperator(task_id="drill", datacenter="east").execute({})
+    assert main.started["arguments"][2:] == [
+        *("audit", "drill", "--timeout", "5m", "--store", store, "--datacenter", "east")
+    ]
     main.then("print('the audit found 17 of 18 plants'); sys.exit(1)")
     with pytest.raises(AirflowException, match="exit code 1: the audit found 17 of 18 plants"):
         task.execute({})

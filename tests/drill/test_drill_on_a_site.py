@@ -14,7 +14,8 @@ import pytest
 
 from fix_audit_world import Batch
 from fix_cli import command_runner
-from headrace.audit.evidence import PRODUCER_HOP, Counts, Finding, Status, Verdict
+from headrace.audit.evidence import PRODUCER_HOP, Counts, Evidence, Finding, Status, Verdict
+from headrace.audit.repair.repairing import Judged
 from headrace.audit.topic.drills import CANARY_TOPIC, DrillPlant, Outcome
 from headrace.cli import audit_drill
 from headrace.client.faults import BatchFate
@@ -22,7 +23,8 @@ from headrace.client.observer import BatchIdentity
 from headrace.drill.batches import Altering, Dropping
 from headrace.drill.errors import DrillError
 from headrace.drill.kinds import Hands, Kind
-from headrace.drill.run import DrillResult, DrillRun
+from headrace.drill.result import DrillResult
+from headrace.drill.run import DrillRun
 from headrace.drill.truth import RUNS_KEPT, Truth, drills_folder
 from headrace.wire.batch import read_header, verify
 from headrace.wire.content import content_of
@@ -68,8 +70,13 @@ def held(
     truth: Truth, kinds: dict[str, Kind], judge: Callable[[Truth], list[Verdict]], timeout_s: float = LONG_S
 ) -> DrillResult:
     places: Any = [NoPlace()]
-    run = DrillRun(truth, places, kinds, lambda _hour_ms: judge(truth), settle_s=0)
+    run = DrillRun(truth, places, kinds, lambda _hours_ms: said(judge(truth)), settle_s=0)
     return run.run(timeout_s, "ops@host")
+
+
+def said(found: list[Verdict]) -> list[Judged]:
+    """These verdicts, each with evidence of its hour."""
+    return [Judged(Evidence(each.topic, each.datacenter, each.hour_ms), each) for each in found]
 
 
 @pytest.fixture

@@ -148,6 +148,9 @@ LIES: Final[Mapping[str, tuple[Tree, ...]]] = {
             ]
         },
         {"plants": [{**_PLANT, "note": "a\0b"}]},
+        {"plants": [{**_PLANT, "path": "a\0b"}]},
+        {"plants": [{**_PLANT, "sent_count": -1}]},
+        {"plants": [{**_PLANT, "copied_after_ms": -2}]},
     ),
 }
 OF_A_LOG: Final = ("audit-tally.avsc", "audit-gap.avsc", "audit-corrupt.avsc", "audit-recount.avsc")

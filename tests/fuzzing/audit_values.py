@@ -321,6 +321,9 @@ def drill(rng: random.Random, place: Place) -> Tree:
         "last_sequence": last,
         "outcome": outcome,
         "named_after_ms": rng.choice((0, 2**40)) if outcome == "named" else -1,
+        "path": rng.choice(("", "/data/_drills/1/x.parquet", "\x1b[2J", "x" * 10_000)),
+        "sent_count": rng.choice((0, 12, 2**40)),
+        "copied_after_ms": rng.choice((-1, 0, 2**40)),
     }
     return {
         "run": f"{rng.getrandbits(32):x}",

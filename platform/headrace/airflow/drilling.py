@@ -17,21 +17,24 @@ class DrillOperator(BaseOperator):
 
     The command finds the installation by its context, as it does for people: on another host than the site's,
     set `headrace_context`, and import it there (`headrace context import`). `timeout`: how long the audit may
-    take, such as 5m. A failed drill is not repeated: the next one has plants of its own.
+    take, such as 5m. `datacenter`: plant only there; empty: in all that have services. A failed drill is not
+    repeated: the next one has plants of its own.
     """
 
-    template_fields = ("timeout", "headrace_context")
+    template_fields = ("timeout", "datacenter", "headrace_context")
 
     def __init__(
         self,
         *,
         timeout: str = "5m",
+        datacenter: str = "",
         headrace_context: str | None = None,
         headrace_conn_id: str = HeadraceHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**{"retries": 0, **kwargs})
         self.timeout = timeout
+        self.datacenter = datacenter
         self.headrace_context = headrace_context
         self.headrace_conn_id = headrace_conn_id
         self._running: PythonProgram | None = None
@@ -39,6 +42,8 @@ class DrillOperator(BaseOperator):
     def execute(self, context: Context) -> None:
         installation = HeadraceHook(self.headrace_conn_id).installation
         arguments = ["audit", "drill", "--timeout", self.timeout, "--store", installation.audit_store]
+        if self.datacenter:
+            arguments += ["--datacenter", self.datacenter]
         if self.headrace_context:
             arguments += ["--context", self.headrace_context]
         self._running = PythonProgram(installation, arguments=arguments)

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 if TYPE_CHECKING:
-    from headrace.audit.evidence import Verdict
+    from headrace.audit.repair.repairing import Judged
     from headrace.audit.store.store import AuditStore
     from headrace.audit.topic.drills import DrillRecord
+    from headrace.drill.file_kinds import FileKind
+    from headrace.drill.file_planting import FilePlanter
+    from headrace.drill.kinds import Kind
     from headrace.drill.place import Place
-    from headrace.drill.run import DrillResult
+    from headrace.drill.result import DrillResult
 
 from headrace.cli import names
 from headrace.cli.audit import reading
@@ -29,6 +35,7 @@ SEEN_WAIT_MAX_S = 30.0
 TIMEOUT_LEAST_MS = 60_000
 """A silent publisher is named after half a minute."""
 TIMEOUT_MOST_MS = 3_600_000
+HDFS_PATIENCE_S = 30.0
 
 
 def drill(
@@ -45,6 +52,13 @@ def drill(
         list[str] | None,
         typer.Option("--kind", help="Plant only this kind; may be repeated. By default all.", metavar="KIND"),
     ] = None,
+    warehouse: Annotated[
+        bool,
+        typer.Option(
+            "--warehouse/--no-warehouse",
+            help="Load the topic, too, and plant in its files; if there is HDFS.",
+        ),
+    ] = True,
     timeout: Annotated[
         str, typer.Option("--timeout", help="How long the audit may take to name all, such as 5m.")
     ] = "5m",
@@ -57,6 +71,7 @@ def drill(
 ) -> None:
     """Plant failures into the topic headrace-drill, and see whether the audit names each of them.
 
+    Where there is a warehouse, the topic is loaded into a table of its own, whose files are harmed, too.
     Nothing else is touched, and the drill's hours are in no report of the site's own topics. The exit code is
     0 if all was named, 1 if something was missed, misplaced or named by mistake, and 3 if something was not
     named in time, or could not be planted.
@@ -66,9 +81,12 @@ def drill(
 
     bounds = {"least_ms": TIMEOUT_LEAST_MS, "most_ms": TIMEOUT_MOST_MS}
     timeout_s = parse_span_ms(timeout, "s", option="--timeout", **bounds) / 1000
+    chosen = _chosen(kind or [], warehouse=warehouse)
     try:
-        with reading(store) as opened:
-            result = _drill(opened, datacenter or [], kind or [], state_dir, timeout_s, quiet=json)
+        with reading(store) as opened, ExitStack() as stack:
+            url = store or context().audit_store_url
+            held = _Held(opened, url, datacenter or [], state_dir or publishers_state_dir(), timeout_s)
+            result = _drill(held, chosen, stack, quiet=json)
             is_seen = _say(opened, result.record)
     except (DrillError, ClientError, OSError) as error:
         raise CommandError(f"the drill could not be held: {error}", ExitCode.UNREACHABLE) from error
@@ -82,36 +100,99 @@ def drill(
         raise typer.Exit(ExitCode.UNREACHABLE)
 
 
-def _drill(
-    store: AuditStore,
-    datacenters: Sequence[str],
-    kinds: Sequence[str],
-    state_dir: Path | None,
-    timeout_s: float,
-    *,
-    quiet: bool,
-) -> DrillResult:
+class _Chosen(NamedTuple):
+    """What to plant: at producers, and in files; or why there is nothing in files. `is_named`: whether a kind
+    of files was asked for by its name.
+    """
+
+    kinds: dict[str, Kind]
+    files: dict[str, FileKind]
+    without_warehouse: str
+    is_named: bool
+
+
+class _Held(NamedTuple):
+    """The audit's store and its URL, and how the drill is held."""
+
+    store: AuditStore
+    url: str
+    datacenters: Sequence[str]
+    state_dir: Path
+    timeout_s: float
+
+
+def _chosen(names_: Sequence[str], *, warehouse: bool) -> _Chosen:
+    from headrace.drill.file_kinds import FILE_KINDS
+    from headrace.drill.kinds import KINDS, RESENT_KIND
+
+    known = (*KINDS, *FILE_KINDS)
+    if unknown := sorted(set(names_) - set(known)):
+        raise CommandError(
+            f"there is no kind {unknown[0]!r} of plants; there are: {', '.join(known)}", ExitCode.USAGE
+        )
+    kinds = {name: kind for name, kind in KINDS.items() if not names_ or name in names_}
+    files = {name: kind for name, kind in FILE_KINDS.items() if not names_ or name in names_}
+    why = _why_no_warehouse() if warehouse else "--no-warehouse"
+    if not why and not files and RESENT_KIND not in kinds:
+        why = "no chosen kind needs it"
+    is_named = bool(names_ and files)
+    if why and is_named:
+        raise CommandError(f"{min(files)!r} needs a warehouse: {why}", ExitCode.USAGE)
+    return _Chosen(kinds, {} if why else files, why, is_named)
+
+
+def _why_no_warehouse() -> str:
+    """Returns why the warehouse cannot be drilled from here; empty if it can."""
+    here = context()
+    if here.warehouse is None or here.hdfs is None or here.webhdfs is None:
+        return "this context has none"
+    missing = [name for name in ("hdfs", "pyarrow", "pyspark") if find_spec(name) is None]
+    return f"{missing[0]} is not installed here (headrace[warehouse])" if missing else ""
+
+
+def _drill(held: _Held, chosen: _Chosen, stack: ExitStack, *, quiet: bool) -> DrillResult:
     from headrace.audit.repair.repairing import author
-    from headrace.drill.kinds import KINDS
     from headrace.drill.run import DrillRun
     from headrace.drill.truth import Truth, drills_folder
     from headrace.process.clock import now_ms
 
-    if unknown := sorted(set(kinds) - KINDS.keys()):
-        raise CommandError(
-            f"there is no kind {unknown[0]!r} of plants; there are: {', '.join(KINDS)}", ExitCode.USAGE
-        )
-    chosen = {name: kind for name, kind in KINDS.items() if not kinds or name in kinds}
-    places = _places(datacenters)
+    places = _places(held.datacenters)
     began_ms = now_ms()
     run = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(began_ms / 1_000))}-{uuid.uuid4().hex[:6]}"
-    with drills_folder(state_dir or publishers_state_dir()) as folder:
-        truth = Truth(folder, run, began_ms)
-        if not quiet:
-            where = ", ".join(place.datacenter for place in places)
-            out.print(f"planting {len(chosen)} kinds in {plain(where)}; the truth: {plain(str(truth.path))}")
-        held = DrillRun(truth, places, chosen, lambda hour_ms: _verdicts(store, hour_ms))
-        return held.run(timeout_s, author())
+    folder = stack.enter_context(drills_folder(held.state_dir))
+    files, why = None, chosen.without_warehouse
+    if not why:
+        files, why = _file_planter(held, chosen, stack, run)
+    truth = Truth(folder, run, began_ms)
+    if not quiet:
+        where, count = ", ".join(place.datacenter for place in places), len(chosen.kinds)
+        count += len(files.kinds) if files else 0
+        out.print(f"planting {count} kinds in {plain(where)}; the truth: {plain(str(truth.path))}")
+        if why:
+            out.print(f"the warehouse is not drilled: {plain(why)}")
+    drill_run = DrillRun(
+        truth, places, chosen.kinds, lambda hours_ms: _judged(held.store, hours_ms), files=files
+    )
+    return replace(drill_run.run(held.timeout_s, author()), without_warehouse=why)
+
+
+def _file_planter(held: _Held, chosen: _Chosen, stack: ExitStack, run: str) -> tuple[FilePlanter | None, str]:
+    """Claims the canary's table until the stack is closed; if another drill has it, returns that instead."""
+    from headrace.drill.canary_table import CanaryTable
+    from headrace.drill.claim import claimed
+    from headrace.drill.errors import DrillError, TableClaimedError
+    from headrace.drill.file_planting import FilePlanter
+    from headrace.tables.options import warehouse_of
+
+    try:
+        stack.enter_context(claimed(context().analysis.zookeeper, run))
+    except TableClaimedError as error:
+        if chosen.is_named:
+            raise DrillError(f"{error}; repeat once it has ended") from error
+        return None, str(error)
+    table = CanaryTable(warehouse_of(context(), patience_s=HDFS_PATIENCE_S), held.url)
+    stack.callback(table.close)
+    return FilePlanter(table, chosen.files), ""
 
 
 def _places(datacenters: Sequence[str]) -> list[Place]:
@@ -129,15 +210,15 @@ def _places(datacenters: Sequence[str]) -> list[Place]:
     ]
 
 
-def _verdicts(store: AuditStore, hour_ms: int) -> Iterable[Verdict]:
-    """Returns what the audit says of an hour of the canary topic; nothing while the store cannot be read."""
+def _judged(store: AuditStore, hours_ms: Collection[int]) -> Iterable[Judged]:
+    """Returns what the audit says of hours of the canary topic; nothing while the store cannot be read."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from headrace.audit.repair.repairing import judged
     from headrace.audit.topic.drills import CANARY_TOPIC
 
     try:
-        return [each.verdict for each in judged(store, CANARY_TOPIC, [hour_ms])]
+        return judged(store, CANARY_TOPIC, hours_ms)
     except SQLAlchemyError:
         return []
 
@@ -185,6 +266,8 @@ def _print(result: DrillResult, *, is_seen: bool) -> None:
             out.print(f"[bold red]{plant.outcome}[/]  {plain(plant.kind)}: service {plain(plant.service)}")
     if result.record.false_count:
         out.print(f"[bold red]false[/]  {result.record.false_count:,} events were named by mistake")
+    for name, took_s in data["copied_s"].items():
+        out.print(f"the copy had the events of {plain(name)} within {took_s:.0f} s, as the audit counts it")
     slowest = f", slowest {data['slowest_s']:.0f} s" if data["slowest_s"] is not None else ""
     out.print(f"the audit found {data['named']} of {data['plants']} plants{slowest}")
     if not is_seen:

@@ -21,6 +21,7 @@ Names are Kafka's (0.8 to 3.x) where Kafka has one, so that its tools work. JSON
     /headrace/fronts/<broker id>                   ephemeral  {"host", "port"} for balancers to connect to
     /headrace/balanced/<broker id>-<balancer>      ephemeral  empty: this balancer may send it connections
     /headrace/offline/<broker id>-<topic>-<p>      ephemeral  empty: its leader cannot serve this partition
+    /headrace/drill                                ephemeral  the drill that works on the canary's table
     /headrace/mirrors/<topic>                      data       {"partitions": [["east", 0], ["west", 0], …],
                                                                "topic_ids": {"0": source's topic id, …}}
     /headrace/registry/…                           the schema registry's store (headrace.registry.store)
@@ -44,6 +45,7 @@ HANDLED_BROKERS: Final = "/headrace/brokers"
 FRONTS: Final = "/headrace/fronts"
 BALANCED: Final = "/headrace/balanced"
 OFFLINE: Final = "/headrace/offline"
+DRILL: Final = "/headrace/drill"
 MIRRORS: Final = "/headrace/mirrors"
 REGISTRY: Final = "/headrace/registry"
 

@@ -1,7 +1,8 @@
-"""What a drill plants on a running site. Each kind writes its truth down before it does any harm.
+"""What a drill plants at producers. Each kind writes its truth down before it does any harm.
 
 All of it is what services do by mistake: events dropped in a client, altered, sent by somebody that reports
 nothing, a service that is killed, a clock that is wrong. The last two kinds harm nothing.
+`drill.file_kinds` has what is planted in the warehouse's files.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from headrace.wire.batch import read_header, renumber
 
 BATCHES: Final = 4
 EVENTS_PER_BATCH: Final = 3
+EVENTS: Final = BATCHES * EVENTS_PER_BATCH
+"""What each publisher is handed, at least."""
 UNSENT: Final = 7
 CLOCK_OFF_MS: Final = 59 * 60_000
 SUCCESSION_WAIT_MAX_S: Final = 60.0
@@ -34,13 +37,15 @@ POLL_S: Final = 0.1
 
 class Hands(NamedTuple):
     """What a kind plants with. `base_ms`: the time of the events. `tell`: writes the truth down, first with
-    the verdict that is due, then with the numbers that it happened to.
+    the verdict that is due, then with the numbers that it happened to. `is_loaded`: whether the drill loads
+    the canary topic, so that the warehouse sees the guids of its events.
     """
 
     place: Place
     state_dir: Path
     base_ms: int
     tell: Callable[[DrillPlant], None]
+    is_loaded: bool = False
 
 
 Kind = Callable[[Hands, DrillPlant], None]
@@ -50,7 +55,8 @@ Kind = Callable[[Hands, DrillPlant], None]
 def dropped(hands: Hands, plant: DrillPlant, *, is_last: bool = False) -> None:
     """A client drops a batch that it has counted and numbered."""
     after = EVENTS_PER_BATCH * (BATCHES - 1 if is_last else 1)
-    plant = replace(plant, statuses=(Status.LOST,), record_count=EVENTS_PER_BATCH)
+    left = EVENTS - EVENTS_PER_BATCH
+    plant = replace(plant, statuses=(Status.LOST,), record_count=EVENTS_PER_BATCH, sent_count=left)
     hands.tell(plant)
     plan = Dropping(CANARY_TOPIC, EVENTS_PER_BATCH, after, lambda batch: hands.tell(_of(plant, batch)))
     _publish(hands, plant.service, plan)
@@ -64,17 +70,19 @@ def dropped_at_the_end(hands: Hands, plant: DrillPlant) -> None:
 
 def altered(hands: Hands, plant: DrillPlant) -> None:
     """A batch is sent with other bytes than were counted, under a right checksum."""
-    plant = replace(plant, statuses=(Status.ALTERED,), record_count=EVENTS_PER_BATCH)
+    plant = replace(plant, statuses=(Status.ALTERED,), record_count=EVENTS_PER_BATCH, sent_count=EVENTS)
     hands.tell(plant)
     _publish(hands, plant.service, Altering(1, lambda batch: hands.tell(_of(plant, batch))))
 
 
 def sent_by_nobody(hands: Hands, plant: DrillPlant) -> None:
-    """Events are sent again under another producer id, which nobody reports."""
+    """Events are sent again under another producer id, which nobody reports; loads know their guids."""
+    waiting = () if hands.is_loaded else (Status.PENDING, Status.UNKNOWN)
     plant = replace(
         plant,
-        statuses=(Status.PENDING, Status.UNKNOWN, Status.DUPLICATED),
+        statuses=(*waiting, Status.DUPLICATED),
         record_count=EVENTS_PER_BATCH,
+        sent_count=EVENTS + EVENTS_PER_BATCH,
     )
     hands.tell(plant)
     keeping = Keeping()
@@ -114,13 +122,14 @@ def killed_and_succeeded(hands: Hands, plant: DrillPlant) -> None:
 
 def clock_off(hands: Hands, plant: DrillPlant) -> None:
     """The clock of a service's host is ahead by an hour; its events have the right times."""
-    hands.tell(replace(plant, note=f"the clock of service {plant.service} on "))
+    note = f"the clock of service {plant.service} on "
+    hands.tell(replace(plant, note=note, sent_count=EVENTS))
     _publish(hands, plant.service, None, wall_ms=lambda: now_ms() + CLOCK_OFF_MS)
 
 
 def sent_twice(hands: Hands, plant: DrillPlant) -> None:
     """A batch is sent again as it was, as after a lost answer: brokers store it once. Nothing is wrong."""
-    hands.tell(plant)
+    hands.tell(replace(plant, sent_count=EVENTS))
     keeping = Keeping()
     _publish(hands, plant.service, keeping)
     sender = BatchSender(hands.place.balancer, plant.service)
@@ -132,15 +141,16 @@ def sent_twice(hands: Hands, plant: DrillPlant) -> None:
 
 def nothing(hands: Hands, plant: DrillPlant) -> None:
     """A service publishes, and nothing is wrong."""
-    hands.tell(plant)
+    hands.tell(replace(plant, sent_count=EVENTS))
     _publish(hands, plant.service, None)
 
 
+RESENT_KIND: Final = "sent again as another producer"
 KINDS: Final[dict[str, Kind]] = {
     "dropped by the client": dropped,
     "dropped by the client at its end": dropped_at_the_end,
     "altered on the way to the log": altered,
-    "sent again as another producer": sent_by_nobody,
+    RESENT_KIND: sent_by_nobody,
     "killed without a journal": killed_without_a_journal,
     "killed, its journal found": killed_and_succeeded,
     "clock an hour ahead": clock_off,
@@ -183,5 +193,4 @@ def _publish(
 
 def _kill(hands: Hands, service: str, *, journal: bool) -> None:
     state_dir = hands.state_dir / service
-    count = EVENTS_PER_BATCH * BATCHES
-    kill_a_service(hands.place, service, state_dir, hands.base_ms, count, UNSENT, journal=journal)
+    kill_a_service(hands.place, service, state_dir, hands.base_ms, EVENTS, UNSENT, journal=journal)

@@ -13,7 +13,8 @@ from headrace.events.publisher import EventPublisher
 from headrace.events.schemas import read_schema
 from headrace.wire.errors import ErrorCode
 
-RETENTION_MS: Final = 24 * 3_600_000
+RETENTION_MS: Final = 30 * 3_600_000
+"""As long as its table keeps an hour: a new table is loaded from what the log has."""
 FLUSH_WAIT_MAX_S: Final = 60.0
 
 

@@ -10,21 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from sqlalchemy import Connection
 
 from headrace.audit import phrases
-from headrace.audit.evidence import Finding, Policy, Status, Verdict
+from headrace.audit.evidence import LOAD_HOP, Finding, Policy, Status, Verdict
 from headrace.audit.gathering import gather
 from headrace.audit.gathering.drills import EndedDrill
 from headrace.audit.intervals import covers, union
+from headrace.audit.store.kept import last_warehouse
 from headrace.audit.times import HOUR_MS
-from headrace.audit.topic.drills import CANARY_TOPIC, NO_NUMBER, DrillPlant, Outcome
+from headrace.audit.topic.drills import CANARY_TOPIC, NO_NUMBER, NOT_COPIED_MS, DrillPlant, Outcome
 from headrace.audit.verdicts.verdicts import judge
 
 DAY_MS: Final = 24 * HOUR_MS
-HOURS_MAX: Final = 30
-"""Of the canary topic's hours that one score judges, the newest ones."""
+HOURS_MAX: Final = 36
+"""Of the canary topic's hours that one score judges, the newest ones: a drill has files in five."""
 PROVEN: Final = frozenset({Status.LOST, Status.DUPLICATED, Status.ALTERED, Status.CORRUPT})
 
 
@@ -35,6 +37,8 @@ class DrillScore:
     `found`, `missed`, `wrong_place` and `unknown` are `plants` together. `doubted`: of those missed, how many
     a drill called named, and the audit does not name now. `false_count`: events that were called lost,
     altered, corrupt or duplicated by mistake. `last_ms`, `last_by`: the newest drill, of whatever day.
+    `file_plants`, `files_found`: how many of `plants` were files of the canary's table, and of `found`.
+    `copied_ms`: the longest that events of these drills took into the copy, as the drills say; None without.
     """
 
     drills: int
@@ -49,6 +53,9 @@ class DrillScore:
     slowest_ms: int | None
     last_ms: int
     last_by: str
+    file_plants: int = 0
+    files_found: int = 0
+    copied_ms: int | None = None
 
     @property
     def is_good(self) -> bool:
@@ -76,6 +83,10 @@ class DrillScore:
             text += f", {count:,} {what}" if count else ""
         if self.doubted:
             text += f" ({self.doubted:,} that a drill called found, the audit does not name now)"
+        if self.file_plants:
+            text += f"; {self.files_found:,} of {self.file_plants:,} of the warehouse's files"
+        if self.copied_ms is not None:
+            text += f"; the copy had the drills' events within {self.copied_ms / 1_000:.0f} s"
         return f"{text}; the last drill was at {last}"
 
 
@@ -86,7 +97,8 @@ def drill_score(
     ended = list(drills)
     if not ended:
         return None
-    recent = [each for each in ended if now_ms - DAY_MS <= each.said_ms]
+    table = last_warehouse(connection, CANARY_TOPIC)
+    recent = [without_other_tables(each, table) for each in ended if now_ms - DAY_MS <= each.said_ms]
     hours_ms = sorted({plant.hour_ms for each in recent for plant in each.plants})[-HOURS_MAX:]
     verdicts = [
         judge(evidence, policy, now_ms) for evidence in gather.evidence(connection, CANARY_TOPIC, hours_ms)
@@ -94,11 +106,21 @@ def drill_score(
     return score_of(ended, recent, verdicts)
 
 
+def without_other_tables(drill: EndedDrill, warehouse: str | None) -> EndedDrill:
+    """Returns a drill without the plants in files of a table that another one has replaced: of these files
+    nobody looks after any more. `warehouse`: the URL of the canary's present one; None without any.
+    """
+    base = None if warehouse is None else f"{urlsplit(warehouse).path.rstrip('/')}/{CANARY_TOPIC}/"
+    kept = (each for each in drill.plants if not each.path or (base and each.path.startswith(base)))
+    return drill._replace(plants=tuple(kept))
+
+
 def score_of(
     ended: Sequence[EndedDrill], recent: Sequence[EndedDrill], verdicts: Sequence[Verdict]
 ) -> DrillScore:
     """Scores the recent ones of the ended drills (the newest first; at least one) by these verdicts."""
     found, doubted, took_ms = dict.fromkeys(Outcome, 0), 0, []
+    files_found, copied_ms = 0, []
     for plant in (plant for each in recent for plant in each.plants):
         outcome = Outcome(plant.outcome)
         if outcome is Outcome.NAMED and outcome_of(plant, verdicts) is not Outcome.NAMED:
@@ -106,6 +128,9 @@ def score_of(
         elif outcome is Outcome.NAMED and not plant.is_control:
             took_ms.append(plant.named_after_ms)
         found[outcome] += 1
+        files_found += bool(plant.path) and outcome is Outcome.NAMED
+        if plant.copied_after_ms != NOT_COPIED_MS:
+            copied_ms.append(plant.copied_after_ms)
     took_ms.sort()
     return DrillScore(
         drills=len(recent),
@@ -120,6 +145,9 @@ def score_of(
         slowest_ms=took_ms[-1] if took_ms else None,
         last_ms=ended[0].said_ms,
         last_by=ended[0].said_by,
+        file_plants=sum(bool(plant.path) for each in recent for plant in each.plants),
+        files_found=files_found,
+        copied_ms=max(copied_ms, default=None),
     )
 
 
@@ -137,7 +165,7 @@ def outcome_of(plant: DrillPlant, verdicts: Iterable[Verdict]) -> Outcome:
     if plant.is_control:
         if about:
             return Outcome.WRONG_PLACE if is_proven else Outcome.UNKNOWN
-        return Outcome.UNKNOWN if _is_silent(plant, findings) else Outcome.NAMED
+        return Outcome.UNKNOWN if _is_silent(plant, findings) and not plant.path else Outcome.NAMED
     if plant.note:
         is_noted = any(plant.note in note for verdict in mine for note in verdict.notes)
         if is_noted and not is_proven:
@@ -156,13 +184,18 @@ def false_events(plants: Sequence[DrillPlant], verdicts: Iterable[Verdict]) -> i
         here = [p for p in plants if (p.datacenter, p.hour_ms) == (verdict.datacenter, verdict.hour_ms)]
         for finding in _all_of(verdict):
             about = [plant for plant in here if is_about(plant, finding)]
-            if finding.status in PROVEN and about and not any(_allows(plant, finding) for plant in about):
+            is_false = about and not any(_allows(plant, finding) for plant in about)
+            # What is planted in files is named by file: loads must have lost or doubled nothing.
+            is_of_loads = finding.hop == LOAD_HOP and finding.path is None and any(p.path for p in here)
+            if finding.status in PROVEN and (is_false or is_of_loads):
                 count += finding.record_count or 1
     return count
 
 
 def is_about(plant: DrillPlant, finding: Finding) -> bool:
-    """Whether a finding names the plant's publisher, or its producer id."""
+    """Whether a finding names the plant's publisher, or its producer id; of a file, whether it names that."""
+    if plant.path:
+        return finding.path == plant.path
     has_id = plant.producer_id != NO_NUMBER and finding.producer_id == plant.producer_id
     return has_id or finding.service == plant.service
 
@@ -171,7 +204,7 @@ def _allows(plant: DrillPlant, finding: Finding) -> bool:
     """Whether the truth allows a proven finding: what was altered is named with its neighbours."""
     if finding.status not in plant.statuses or finding.hop != plant.hop:
         return False
-    if finding.status is Status.ALTERED or finding.sequences is None:
+    if plant.path or finding.status is Status.ALTERED or finding.sequences is None:
         return True
     first, last = finding.sequences
     is_within = plant.first_sequence <= first and last <= plant.last_sequence
@@ -189,6 +222,8 @@ def _all_of(verdict: Verdict) -> tuple[Finding, ...]:
 
 def _is_named(plant: DrillPlant, about: Iterable[Finding]) -> bool:
     right = [each for each in about if each.status in plant.statuses and each.hop == plant.hop]
+    if plant.path:
+        return any(each.record_count == plant.record_count for each in right)
     if plant.producer_id != NO_NUMBER:
         mine = [each.sequences for each in right if _is_same_producer(plant, each)]
         named = union((each[0], each[1] + 1) for each in mine if each)

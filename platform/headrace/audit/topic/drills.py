@@ -17,6 +17,7 @@ PLANTS_PER_RECORD_MAX: Final = 200
 STATUSES_MAX: Final = 5
 NO_NUMBER: Final = -1
 NOT_NAMED_MS: Final = -1
+NOT_COPIED_MS: Final = -1
 
 
 class Outcome(enum.StrEnum):
@@ -32,7 +33,8 @@ class Outcome(enum.StrEnum):
 class DrillPlant:
     """One plant: the truth, and what came of it; `audit-drill.avsc` describes the fields.
 
-    Without `statuses` and without a `note` nothing is wrong, and nothing may be named.
+    Without `statuses` and without a `note` nothing is wrong, and nothing may be named. With a `path` it is
+    about that file of the canary's table.
     """
 
     kind: str
@@ -49,6 +51,9 @@ class DrillPlant:
     last_sequence: int = NO_NUMBER
     outcome: str = Outcome.UNKNOWN
     named_after_ms: int = NOT_NAMED_MS
+    path: str = ""
+    sent_count: int = 0
+    copied_after_ms: int = NOT_COPIED_MS
 
     @property
     def is_control(self) -> bool:

@@ -17,6 +17,7 @@ from headrace.audit.topic.acceptances import DIGEST_CHARS, FINDINGS_MAX, Accepta
 from headrace.audit.topic.declarations import TopicDeclaration
 from headrace.audit.topic.doubled import RUNS_PER_RECORD_MAX, DoubledRecord
 from headrace.audit.topic.drills import (
+    NOT_COPIED_MS,
     NOT_NAMED_MS,
     PLANTS_PER_RECORD_MAX,
     STATUSES_MAX,
@@ -282,9 +283,12 @@ def _check_drill(drill: DrillRecord, received: ReceivedRecord, _now_ms: int) -> 
         is_hour = is_named(plant.hour_ms) and plant.hour_ms % HOUR_MS == 0
         _require(is_hour, f"{plant.hour_ms} ms is not the start of an hour")
         _require(len(plant.statuses) <= STATUSES_MAX, f"a plant has {len(plant.statuses)} verdicts")
-        for text in (plant.hop, plant.note, *plant.statuses):
+        for text in (plant.hop, plant.note, plant.path, *plant.statuses):
             _check_text("text", text)
         _check_count("record_count", plant.record_count)
+        _check_count("sent_count", plant.sent_count)
+        is_time = NOT_COPIED_MS <= plant.copied_after_ms <= COUNT_MAX
+        _require(is_time, f"its events were copied after {plant.copied_after_ms} ms")
         if plant.producer_id != NO_NUMBER:
             numbers = (plant.producer_epoch, plant.first_sequence, plant.last_sequence)
             _check_sequences(plant.producer_id, *numbers)

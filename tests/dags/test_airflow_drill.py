@@ -1,0 +1,31 @@
+"""The DAG `drill` in a real Airflow: it drills the demo's site, and the audit's report has its score."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fix_airflow import AirflowSite
+from fix_days import DemoSite
+from headrace.drill.file_kinds import FILE_KINDS
+from headrace.drill.kinds import KINDS
+
+pytestmark = [pytest.mark.slow, pytest.mark.hdfs, pytest.mark.spark, pytest.mark.timeout(600)]
+
+DRILL_WAIT_S = 400.0
+
+
+def test_a_run_of_the_dag_leaves_its_score_in_the_report(
+    airflow_site: AirflowSite, demo_site: DemoSite
+) -> None:
+    """In one datacenter: what the other one would add is its minute."""
+    east = airflow_site.site.sources[0].name
+    run = airflow_site.client.trigger("drill", {"datacenter": east})
+    airflow_site.client.wait(run, timeout_s=DRILL_WAIT_S)
+    done = demo_site.headrace("audit", "report", "--json")
+    score = json.loads(done.stdout)["drill"]
+    count = len(KINDS) + len(FILE_KINDS)
+    assert score["is_good"], score
+    assert (score["drills"], score["found"], score["plants"]) == (1, count, count)
+    assert score["files_found"] == len(FILE_KINDS) and score["copied_ms"] > 0
