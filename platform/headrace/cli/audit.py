@@ -45,8 +45,8 @@ def report(
 ) -> None:
     """Compare the counts of the four tiers, hour by hour.
 
-    The exit code is 0 if all rows are complete, 1 if something is lost, duplicated or corrupt, and 3 if
-    nothing is, but something is pending or unknown, or if the store cannot be read.
+    The exit code is 0 if all rows are complete, 1 if something is lost, duplicated, altered or corrupt, and 3
+    if nothing is, but something is pending or unknown, or if the store cannot be read.
     """
     from headrace.audit.report.report import report as judge_all
     from headrace.audit.report.report import wait_until_resolved
