@@ -41,8 +41,9 @@ AIRFLOW_VENV := .venv-airflow
 TERRAFORM_VENV := .venv-terraform
 # mkdocs, too: nothing else here needs it.
 DOCS_VENV := .venv-docs
-# Three on two cores, because tests mostly wait: for fsyncs, sessions, JVMs, links.
-TEST_PROCESSES ?= 3
+# Four on two cores, because tests mostly wait: for sessions, JVMs, links. Two of them at most are with whole sites
+# (tests/run_order.py).
+TEST_PROCESSES ?= 4
 HEADRACE_HOME ?= $(CURDIR)/.headrace
 export HEADRACE_HOME
 # Container images often set it. Then every process compiles its imports again, which doubles its start.

@@ -67,18 +67,19 @@ ORDER: Final = (
     ("days",),
     ("site",),
     ("spark",),
-    ("tests/network/test_network_datacenters.py",),  # waits for a minute, and needs no CPU then
-    ("tests/test_lint.py",),
     ("tests/dags/test_airflow_environment.py",),
+    ("tests/network/",),
+    ("tests/backup/test_backup_site.py",),
+    ("tests/test_lint.py",),
     ("tests/clients/",),
-    ("tests/audit/", "tests/broker/", "tests/client/"),
+    ("tests/terraform/", "tests/hostile/", "tests/fleet/"),
+    ("tests/audit/", "tests/broker/", "tests/client/", "tests/cli/", "tests/mirror/", "tests/bench/"),
 )
 # What keeps the processors busy: whole sites, with their JVMs. Tests that mostly wait run beside them.
 HEAVY: Final = (
     "days",
     "site",
     "spark",
-    "tests/backup/test_backup_site.py",
     "tests/dags/test_airflow_environment.py",
     "tests/network/",
 )

@@ -1,6 +1,6 @@
 """Runs the tests that failed in the last run of pytest once more, without others beside them.
 
-`make test` does so where at most `FAILED_MAX` failed: three test processes share two cores, and a test that
+`make test` does so where at most `FAILED_MAX` failed: four test processes share two cores, and a test that
 waits for real processes may fail for that alone. What fails twice fails the run. A test that passes now is
 a defect all the same, of the test or of the product: it is named, and the output of its failure stands above.
 """
