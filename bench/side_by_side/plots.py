@@ -11,10 +11,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 from side_by_side.figures import RECORDS_PER_S, Row
 from side_by_side.paper import FIGURE_4, FIGURE_5, PaperFigure
 from side_by_side.report import Report
@@ -59,6 +55,12 @@ def _lines(report: Report, rows: Sequence[tuple[str, str]]) -> list[Line]:
 
 
 def _draw_one(path: Path, title: str, lines: Sequence[Line], paper: Sequence[PaperFigure]) -> None:
+    # Imported here because that takes most of a second, and only a run with PLOTS draws.
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
     figure: Any
     axes: Any
     figure, axes = plt.subplots(figsize=SIZE_INCHES, layout="constrained")
