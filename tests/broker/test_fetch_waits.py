@@ -9,10 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from fix_partitions import TOPIC, SomePartitions
+from fix_partitions import ID, TOPIC, SomePartitions
+from headrace.broker.cluster import ClusterView
 from headrace.broker.core import ClientConnection
 from headrace.broker.handlers import fetch as handler
 from headrace.broker.loop import EventLoop
+from headrace.coordination.topics import PartitionState, TopicState
 from headrace.log.errors import LogError
 from headrace.log.files import FileSlice
 from headrace.log.partition import PartitionLog
@@ -156,6 +158,20 @@ def test_retention_answers_a_fetch_whose_offset_it_deletes(tmp_path: Path, loop:
     site.append(1)
     assert not stays.has_answer
     stays.connection.close()
+    site.close()
+
+
+def test_a_leader_that_does_not_lead_yet_is_none_to_a_reader(tmp_path: Path, loop: EventLoop) -> None:
+    """Its log changes its role, or is being opened. Apache Kafka's consumer knows no LEADER_NOT_AVAILABLE in
+    answer to a Fetch: it would end with an IllegalStateException.
+    """
+    site = SomePartitions(tmp_path, loop)
+    topics = {TOPIC: TopicState(TOPIC, ID, {0: PartitionState(1, 0, (1,), (1,))})}
+    site.state.view = ClusterView().with_topics(topics)
+    waiting = Reader(site, [(0, 0)], min_bytes=MUCH)
+    site.state.partitions.remove(site.all[0])
+    assert waiting.codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert Reader(site, [(0, 0)], min_bytes=MUCH).codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     site.close()
 
 

@@ -365,7 +365,7 @@ class FetchWait:
     def _code_of_removed(self, partition: Readable) -> ErrorCode:
         """Why a partition that this fetch waited for is not read here any more."""
         try:
-            self._state.led_partition(*partition.name)
+            replica_reads.led(self._state, partition.name)
         except Refused as refused:
             return refused.code
         return ErrorCode.NOT_LEADER_OR_FOLLOWER  # not as the leader that it was asked as

@@ -10,11 +10,13 @@ hold old metadata, and the error makes them ask for it again.
 
 from __future__ import annotations
 
+from headrace.broker.errors import Refused
 from headrace.broker.partition import Partition
 from headrace.broker.replicas.followed import FollowedPartition
 from headrace.broker.settings.replication import RACK_AWARE
 from headrace.broker.state import BrokerState
 from headrace.log.directory import PartitionName
+from headrace.wire.errors import ErrorCode
 from headrace.wire.fetch import CONSUMER_REPLICA_ID, FetchRequest
 
 Readable = Partition | FollowedPartition
@@ -26,7 +28,21 @@ def readable(state: BrokerState, name: PartitionName, body: FetchRequest) -> Rea
         followed = state.find_followed(name)
         if followed is not None and followed.is_readable:
             return followed
-    return state.led_partition(name.topic, name.partition)
+    return led(state, name)
+
+
+def led(state: BrokerState, name: PartitionName) -> Partition:
+    """Returns the partition that this broker leads. Raises `Refused`, as Apache Kafka answers a Fetch.
+
+    A leader that does not lead yet is none to a reader: LEADER_NOT_AVAILABLE is no answer to a Fetch, and
+    ends Apache Kafka's own consumer (`Unexpected error code 5 while fetching`).
+    """
+    try:
+        return state.led_partition(*name)
+    except Refused as refused:
+        if refused.code is not ErrorCode.LEADER_NOT_AVAILABLE:
+            raise
+        raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(refused)) from None
 
 
 def is_readable(state: BrokerState, partition: Readable) -> bool:
