@@ -168,6 +168,8 @@ class SimMember(SimClient):
             self._forget_generation()
         elif code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
             self._coordinator = None
+        elif code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            pass  # ZooKeeper does not answer it: it is asked again
         else:
             self._group.problems.append(f"{self.name} got {ErrorCode(code).name} at {self._now}")
         return True

@@ -119,7 +119,7 @@ class OffsetService:
 
         def read(found: Offsets | Exception) -> None:
             if isinstance(found, Exception):
-                done(_fetched(group_id, wanted or [], {}, _UNAVAILABLE))
+                done(_fetched(group_id, wanted or [], {}, _UNREADABLE))
             else:
                 done(
                     _fetched(group_id, wanted if wanted is not None else sorted(found), found, ErrorCode.NONE)
@@ -129,6 +129,9 @@ class OffsetService:
 
 
 _UNAVAILABLE: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
+# Apache Kafka's consumer asks again after this one; COORDINATOR_NOT_AVAILABLE in answer to an OffsetFetch
+# ends its poll with an exception.
+_UNREADABLE: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 def _code_of(error: Exception | None) -> ErrorCode:
