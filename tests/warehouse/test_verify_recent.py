@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from drill.drill_files import HOUR, TOPIC, FolderHdfs, Table, load
-from headrace.audit.topic.said_of_tables import RECENT, VerifiedRecord
+from headrace.audit.topic.said_of_tables import PROBLEMS_PER_RECORD_MAX, RECENT, VerifiedRecord
 from headrace.warehouse.change import TopicTable
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
@@ -95,7 +95,7 @@ def test_every_hour_has_a_turn_within_a_week(tmp_path: Path) -> None:
 
 
 def test_what_the_audit_is_told_is_bounded() -> None:
-    many = tuple(f"{number} " + "x" * 3_000 for number in range(300))
+    many = tuple(f"{number} " + "x" * 3_000 for number in range(900))
     record = verified_record(VerifyResult(TOPIC, many, 1, 1, 1, 0), WAREHOUSE)
-    assert (record.problem_count, len(record.problems)) == (300, 100)
+    assert (record.problem_count, len(record.problems)) == (900, PROBLEMS_PER_RECORD_MAX)
     assert {len(each.text) for each in record.problems} == {TEXT_MAX_CHARS}

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from headrace.warehouse.verify import VerifyResult
 
 SERVICE = "warehouse"
-TEXT_MAX_CHARS = 1_000
+TEXT_MAX_CHARS = 600
+"""Of a problem: as many as a record may have are far below what brokers take as one message."""
 
 
 def verified_record(result: "VerifyResult", warehouse: WarehouseOptions) -> VerifiedRecord:
