@@ -1,22 +1,24 @@
 """Seals, which certify that an hour of a table is complete.
 
 Owns `_sealed/`. The audit proves that an hour is complete, and its proof becomes part of the seal; the rows
-come from the commit log. A seal never changes: late data leads to a new version beside it. Needs neither
-Spark nor pyarrow.
+come from the commit log. A seal never changes: late data leads to a new version beside it, and one that was
+changed after it was written is refused by its digest. Needs neither Spark nor pyarrow.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
 from headrace.audit.topic.declarations import FROM_LOG, FROM_PRODUCERS
 from headrace.process.clock import now_ms
+from headrace.warehouse.checked import check
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import HOUR_MS, TopicPaths, hour_name, parse_hour
-from headrace.warehouse.manifest import TableState, parsed, reading
+from headrace.warehouse.manifest import ManifestError, TableState, parsed, reading
 from headrace.warehouse.options import DEFAULT_ROOT
 from headrace.warehouse.sealed_rows import problem_of_rows
 
@@ -44,17 +46,37 @@ class Seal:
     proof: Mapping[str, Any]
     previous_rows: int | None = None
     """The rows of the previous version; None for the first."""
+    digest: str = ""
+    """The SHA-256 of all else, in hexadecimal digits; empty if an older headrace wrote the seal."""
 
     def to_json(self) -> bytes:
         data = {"format": FORMAT, "hour": hour_name(self.hour_ms), **asdict(self)}
+        if not self.digest:
+            del data["digest"]
         return json.dumps(data, indent=1).encode()
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> "Seal":
+        """Raises `ManifestError`, also for a seal that was changed after it was written."""
         with reading(where):
             raw = parsed(data, where, FORMAT)
             del raw["hour"]
-            return cls(files=tuple(raw.pop("files")), **raw)
+            made = cls(files=tuple(raw.pop("files")), **raw)
+            for each in fields(made):
+                if each.name != "proof":
+                    check(getattr(made, each.name), each.type, each.name)
+            check(made.proof.get("counted_from", {}), dict[str, str], "counted_from")
+            if made.digest not in ("", made.own_digest()):
+                raise ManifestError(
+                    f"{where} is not the seal that was written: its digest differs from its content. Remove "
+                    "it, and the hour is sealed again"
+                )
+            return made
+
+    def own_digest(self) -> str:
+        """Returns the digest of what the seal says."""
+        said = json.loads(replace(self, digest="").to_json())
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def seal_hour(
@@ -71,8 +93,8 @@ def seal_hour(
 
     An hour that has not changed since its last seal keeps that seal, so two processes may seal the same hour
     concurrently. Raises `NotSealedError` while a committed change is not complete, if the hour's folder does
-    not hold exactly the files of the commit log, with their sizes, and if their rows are not those that the
-    commit log counted, and the proof (`sealed_rows`).
+    not hold exactly the files of the commit log, with their sizes and checksums, and if their rows are not
+    those that the commit log counted, and the proof (`sealed_rows`).
     """
     return seal_hours(webhdfs_url, topic, {hour_ms: proof}, root=root, user=user, clock_ms=clock_ms)[hour_ms]
 
@@ -89,17 +111,23 @@ def seal_hours(
     """Seals each hour in `proofs`, reading the commit log once; see `seal_hour`."""
     if not proofs:
         return {}
-    sealed: dict[int, Seal] = {}
     with HdfsClient(webhdfs_url, user=user) as hdfs:
-        log = CommitLog(hdfs, TopicPaths(root, topic))
-        for _ in range(ATTEMPTS_MAX):
-            unsealed = {hour_ms: proof for hour_ms, proof in proofs.items() if hour_ms not in sealed}
-            sealed |= _try_seal(log, unsealed, clock_ms)
-            if sealed.keys() == proofs.keys():
-                return sealed
+        return seal_in(CommitLog(hdfs, TopicPaths(root, topic)), proofs, clock_ms)
+
+
+def seal_in(
+    log: CommitLog, proofs: Mapping[int, Mapping[str, Any]], clock_ms: Callable[[], int] = now_ms
+) -> dict[int, Seal]:
+    """Seals each hour in `proofs` of the table with this commit log; see `seal_hour`."""
+    sealed: dict[int, Seal] = {}
+    for _ in range(ATTEMPTS_MAX):
+        unsealed = {hour_ms: proof for hour_ms, proof in proofs.items() if hour_ms not in sealed}
+        sealed |= _try_seal(log, unsealed, clock_ms)
+        if sealed.keys() == proofs.keys():
+            return sealed
     first = hour_name(min(proofs.keys() - sealed.keys()))
     raise NotSealedError(
-        f"{topic}, {first}: other runs sealed it first {ATTEMPTS_MAX} times in a row; run again"
+        f"{log.paths.topic}, {first}: other runs sealed it first {ATTEMPTS_MAX} times in a row; run again"
     )
 
 
@@ -144,13 +172,13 @@ def seals(
     `until_ms`: the latest of those that were written by this time.
     """
     found: dict[int, list[tuple[int, str]]] = {}
-    for hour_ms, version, name in _names(hdfs, paths):
+    for hour_ms, version, where in seal_files(hdfs, paths):
         if only is None or hour_ms in only:
-            found.setdefault(hour_ms, []).append((version, name))
+            found.setdefault(hour_ms, []).append((version, where))
 
     def read(hour_ms: int) -> Seal | None:
-        for _, name in sorted(found[hour_ms], reverse=True):
-            seal = Seal.from_json(hdfs.read(f"{paths.sealed}/{name}"), name)
+        for _, where in sorted(found[hour_ms], reverse=True):
+            seal = Seal.from_json(hdfs.read(where), where)
             if until_ms is None or seal.sealed_ms <= until_ms:
                 return seal
         return None
@@ -232,7 +260,7 @@ def _seal(
     state: TableState, topic: str, hour_ms: int, latest: Seal | None, proof: Mapping[str, Any], now_ms: int
 ) -> Seal:
     files = state.hours().get(hour_ms, [])
-    return Seal(
+    seal = Seal(
         topic=topic,
         hour_ms=hour_ms,
         version=1 if latest is None else latest.version + 1,
@@ -243,6 +271,7 @@ def _seal(
         proof=proof,
         previous_rows=None if latest is None else latest.rows,
     )
+    return replace(seal, digest=seal.own_digest())
 
 
 def _put(hdfs: HdfsClient, paths: TopicPaths, seal: Seal) -> bool:
@@ -255,12 +284,12 @@ def _put(hdfs: HdfsClient, paths: TopicPaths, seal: Seal) -> bool:
     return False
 
 
-def _names(hdfs: HdfsClient, paths: TopicPaths) -> list[tuple[int, int, str]]:
-    """Returns the hour, version and file name of every seal."""
+def seal_files(hdfs: HdfsClient, paths: TopicPaths) -> list[tuple[int, int, str]]:
+    """Returns the hour, version and path of every seal."""
     found: list[tuple[int, int, str]] = []
     for entry in hdfs.entries(paths.sealed):
         hour, _, rest = entry.name.partition(".v")
         version, _, kind = rest.partition(".")
         if kind == "json" and version.isdigit():
-            found.append((parse_hour(hour), int(version), entry.name))
+            found.append((parse_hour(hour), int(version), f"{paths.sealed}/{entry.name}"))
     return found

@@ -2,20 +2,22 @@
 
 Four numbers must agree: what the footers of the hour's files claim, what the manifests say of these files,
 what the loads wrote into the hour, and what the audit counted. The audit counts by Kafka's timestamps and the
-table's hours are those of events, which need not be the same; so the commit log keeps both sums.
+table's hours are those of events, which need not be the same; so the commit log keeps both sums. Each file is
+read once, and must have the checksum with which it was written.
 """
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from headrace.warehouse.checksums import read_checksum
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.footers import TRAILER_SIZE_BYTES, FooterError, footer_size, rows_of
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import HOUR_MS, hour_name
 from headrace.warehouse.manifest import DataFile, TableState
 
-FOOTERS_AT_ONCE: Final = 8
+FILES_AT_ONCE: Final = 8
 FOOTER_GUESS_BYTES: Final = 32 << 10
 FORGOTTEN_AFTER_MS: Final = 7 * 24 * HOUR_MS
 """The audit may have forgotten the first rows of an hour that is older, when late ones are proven."""
@@ -24,16 +26,16 @@ FORGOTTEN_AFTER_MS: Final = 7 * 24 * HOUR_MS
 def problem_of_rows(log: CommitLog, state: TableState, hour_ms: int, proof: Mapping[str, Any]) -> str:
     """Returns why the hour's rows are not those of the proof; empty if they are. Raises `HdfsError`."""
     files = state.hours().get(hour_ms, [])
-    with ThreadPoolExecutor(FOOTERS_AT_ONCE, thread_name_prefix="footers") as pool:
+    with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="sealed-rows") as pool:
         problems = [
-            problem for problem in pool.map(lambda file: _problem_of_footer(log.hdfs, file), files) if problem
+            problem for problem in pool.map(lambda file: _problem_of_file(log.hdfs, file), files) if problem
         ]
     problem = problems[0] if problems else _problem_of_sums(state, hour_ms, proof)
     hour = f"{log.paths.topic}, {hour_name(hour_ms)}"
     return f"{hour}: {problem}; `headrace warehouse verify {log.paths.topic}` compares all" if problem else ""
 
 
-def _problem_of_footer(hdfs: HdfsClient, file: DataFile) -> str:
+def _problem_of_file(hdfs: HdfsClient, file: DataFile) -> str:
     size = file.size_bytes
     guess = min(size, FOOTER_GUESS_BYTES)
     try:
@@ -47,7 +49,11 @@ def _problem_of_footer(hdfs: HdfsClient, file: DataFile) -> str:
         rows = rows_of(footer)
     except FooterError as error:
         return f"{file.path} can't be read: {error}"
-    return "" if rows == file.rows else f"{file.path} has {rows} rows, its manifest has {file.rows}"
+    if rows != file.rows:
+        return f"{file.path} has {rows} rows, its manifest has {file.rows}"
+    if file.checksum and read_checksum(hdfs, file.path, size) != file.checksum:
+        return f"{file.path} has {rows} rows, and other bytes than when it was written"
+    return ""
 
 
 def _problem_of_sums(state: TableState, hour_ms: int, proof: Mapping[str, Any]) -> str:
@@ -61,11 +67,18 @@ def _problem_of_sums(state: TableState, hour_ms: int, proof: Mapping[str, Any]) 
     all_written, all_counted = sum(state.written.values()) + state.deleted, sum(state.counted.values())
     if all_written != all_counted:
         return f"the commit log has {all_written} rows in files, and {all_counted} in what it consumed"
-    counts = proof.get("counts")
-    if not isinstance(counts, Mapping):
-        return ""
-    proven, counted = sum(each["warehouse"] for each in counts.values()), state.counted.get(hour_ms, 0)
-    is_forgotten = counted > proven and proof.get("judged_ms", 0) - hour_ms > FORGOTTEN_AFTER_MS
-    if proven == counted or is_forgotten:
+    proven, counted = rows_proven(proof), state.counted.get(hour_ms, 0)
+    if proven in (None, counted) or is_proof_forgotten(proof, hour_ms, proven or 0, counted):
         return ""
     return f"the loads counted {counted} rows of this hour, and the proof says {proven}"
+
+
+def rows_proven(proof: Mapping[str, Any]) -> int | None:
+    """Returns how many rows a proof vouches for; None if it does not say."""
+    counts = proof.get("counts")
+    return int(sum(each["warehouse"] for each in counts.values())) if isinstance(counts, Mapping) else None
+
+
+def is_proof_forgotten(proof: Mapping[str, Any], hour_ms: int, proven: int, counted: int) -> bool:
+    """Whether the audit had forgotten the first rows of this hour when it proved the late ones."""
+    return bool(counted > proven and proof.get("judged_ms", 0) - hour_ms > FORGOTTEN_AFTER_MS)

@@ -1,7 +1,8 @@
 """Verification: compares the files with the manifests, and the manifests with the audit. Changes nothing.
 
-Owns what is compared. The rows of every file are read back and counted, and its checksum is compared. The
-audit's counts are those in its store, folded from the load reports, so a report that never arrived shows.
+Owns what is compared. The rows of every file are read back and counted, and its checksum is compared. Seals
+are compared with their digests and with the manifests (`seal_checks`). The audit's counts are those in its
+store, folded from the load reports, so a report that never arrived shows.
 
 A large table is read bit by bit: a *recent* verification reads the hours with new files, those in which
 something was wrong, and one of `SHARES` parts of all others, which is another one each hour. Whether a file
@@ -18,8 +19,8 @@ from headrace.audit.gathering.tests import verified_tables
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore, StoreMissingError
 from headrace.audit.topic.said_of_tables import ALL, NO_HOUR_MS, RECENT, TableProblem
-from headrace.warehouse.change import TopicTable
 from headrace.warehouse.beside import files_beside
+from headrace.warehouse.change import TopicTable
 from headrace.warehouse.checksums import read_checksum
 from headrace.warehouse.counting import (
     FileCount,
@@ -32,6 +33,7 @@ from headrace.warehouse.counting import (
 from headrace.warehouse.doubles import Doubles, find_doubles
 from headrace.warehouse.layout import HOUR_MS, hour_name
 from headrace.warehouse.manifest import DataFile, Manifest, TableState
+from headrace.warehouse.seal_checks import problems_of_seals
 from headrace.warehouse.verify_ranges import otherwise_reported, outside_of_ranges
 
 PROBLEMS_MAX: Final = 1000
@@ -90,12 +92,13 @@ def verify_topic(
     hours = None
     if checked == RECENT:
         hours = recent_hours(state, manifests, table.clock_ms()) | {*suspects}
-    counts, of_files = _count_all(table, state, present, hours)
     beside = files_beside(table, state, present, hours)
     problems += [each.text for each in beside]
+    counts, of_files = _count_all(table, state, present, hours)
     problems += [each.text for each in of_files]
     problems += _repeated(table, counts, present)
     problems += _unbalanced(manifests)
+    problems += problems_of_seals(table.hdfs, table.paths, manifests, state, hours)
     problems += outside_of_ranges(manifests, counts)
     loaded = loaded_hours(manifests)
     if audit_store is not None:
