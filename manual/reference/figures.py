@@ -25,8 +25,9 @@ from headrace.mirror.service import MirrorService
 from reference.markdown import GENERATED, code, table
 
 INTRODUCTION: Final = (
-    "`GET /status` at a process's status address returns these fields as JSON, and `GET /` shows them as [a "
-    "page](../pages.md). [The site file](../cli.md#the-site-file) says which address that is."
+    "`GET /status` at a process's status address returns these fields as JSON, `GET /` shows them as [a "
+    "page](../pages.md), and `GET /metrics` tells them to [Prometheus](../metrics.md). [The site "
+    "file](../cli.md#the-site-file) says which address that is."
 )
 
 

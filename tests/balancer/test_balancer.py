@@ -281,6 +281,8 @@ def test_status_page_and_log_agree(balanced_cluster: Balanced) -> None:
     probe = BalancerProbe(f"http://127.0.0.1:{balancer.status_port}/status")
     assert probe.check() is None
     assert probe.note() == (status["why"] if balancer.engine == "embedded" else "")
+    with urllib.request.urlopen(f"http://127.0.0.1:{balancer.status_port}/metrics", timeout=60) as answer:
+        assert b'\nheadrace_balancer_broker_up{broker="2"} 1\n' in answer.read()
     page = balancer.page()
     assert balancer.address in page
     assert all(row["address"] in page for row in status["backends"])

@@ -396,10 +396,14 @@ def test_the_status_page_counts_connections(broker_cluster: StartCluster) -> Non
         config={"max.connections": "1"}, arguments=lambda _: ["--status", f"127.0.0.1:{port}"]
     )
 
+    def read(path: str) -> bytes:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=30) as response:
+            content: bytes = response.read()
+            return content
+
     def status() -> dict[str, Any]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=30) as response:
-            found: dict[str, Any] = json.load(response)["connections"]
-            return found
+        found: dict[str, Any] = json.loads(read("status"))["connections"]
+        return found
 
     deadline_s = time.monotonic() + 60
     while status()["open"]:
@@ -415,3 +419,4 @@ def test_the_status_page_counts_connections(broker_cluster: StartCluster) -> Non
             time.sleep(0.05)
     assert found["open"] == 1 and found["refused"]["max.connections"] >= 1  # the fixture's last one, too
     assert 0 < found["receiving_bytes"] < 100_000 < found["receiving_max_bytes"]
+    assert b'\nheadrace_broker_connections_refused_total{setting="max.connections"} ' in read("metrics")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.broker.broker import Address, Broker, BrokerOptions
+from headrace.broker.metrics import metrics
 from headrace.broker.page import page
 from headrace.broker.settings.config import BROKER_SETTINGS
 from headrace.broker.settings.setting import ConfigError
@@ -120,7 +121,7 @@ def serve(broker: Broker, status: str | None) -> None:
     if status is None:
         broker.run()
         return
-    server = StatusServer(status, broker.status, page)
+    server = StatusServer(status, broker.status, page, metrics=metrics)
     try:
         broker.run()
     finally:

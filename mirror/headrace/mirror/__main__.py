@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from headrace.mirror.metrics import metrics
 from headrace.mirror.page import page
 from headrace.mirror.service import MirrorService, MirrorSettings
 from headrace.process.command_line import on_stop_signals, pattern, set_up_logging
@@ -35,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"the mirror cannot start: {error}", file=sys.stderr)
         return 1
     try:
-        server = StatusServer(options.status, mirror.status, page)
+        server = StatusServer(options.status, mirror.status, page, metrics=metrics)
     except (OSError, ValueError) as error:
         print(f"the mirror cannot serve its status on {options.status}: {error}", file=sys.stderr)
         mirror.close()

@@ -18,6 +18,7 @@ from headrace.audit.batches.tally import BUCKET_DEFAULT_MS, check_bucket_ms
 from headrace.audit.counting import http_counts as counts
 from headrace.audit.counting.auditor import Auditor
 from headrace.audit.counting.http_counts import CountsDesk
+from headrace.audit.counting.metrics import metrics
 from headrace.audit.counting.page import page
 from headrace.audit.counting.settings import EVERY_DEFAULT_S, AuditorSettings, audit_source
 from headrace.audit.fold_loop import FoldLoop
@@ -145,7 +146,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"the auditor of {options.datacenter} cannot start: {error}", file=sys.stderr)
         return 1
     try:
-        server = StatusServer(options.status, process.status, page, posts={counts.PATH: process.counts.take})
+        posts = {counts.PATH: process.counts.take}
+        server = StatusServer(options.status, process.status, page, posts, metrics)
     except (OSError, ValueError) as error:
         print(f"the auditor cannot serve its status on {options.status}: {error}", file=sys.stderr)
         return 1

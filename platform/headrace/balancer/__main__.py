@@ -24,6 +24,7 @@ from headrace.balancer.embedded import EmbeddedEngine
 from headrace.balancer.errors import BalancerError
 from headrace.balancer.haproxy import HaproxyEngine, socket_path
 from headrace.balancer.haproxy_config import HaproxySettings
+from headrace.balancer.metrics import metrics
 from headrace.balancer.page import page
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.fronts import FrontRegistry
@@ -102,7 +103,9 @@ async def _serve(options: argparse.Namespace) -> None:
     if options.status:
         statistics: HostPort | None = options.statistics if engine.kind == HaproxyEngine.kind else None
         url = f"http://{text_of(statistics)}/" if statistics else None
-        server = StatusServer(options.status, control.status, partial(page, statistics_url=url))
+        server = StatusServer(
+            options.status, control.status, partial(page, statistics_url=url), metrics=metrics
+        )
     running = asyncio.create_task(control.run())
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:

@@ -1,4 +1,5 @@
-"""The status of a process over HTTP: `GET /status` returns JSON, `GET /` a page for people.
+"""The status of a process over HTTP: `GET /status` returns JSON, `GET /metrics` the same figures for
+Prometheus, `GET /` a page for people.
 
 Owns one small HTTP server with a thread for each connection, and its bounds: connections at once, the time
 and the size of a request. A process may take JSON by POST, too.
@@ -12,13 +13,15 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from headrace.process import metrics as exposition
 from headrace.process import page as pages
 from headrace.process.command_line import split_address
+from headrace.process.metrics import Metric
 from headrace.process.page import Page
 from headrace.process.rendered import RenderedPage
 
@@ -41,8 +44,9 @@ class Answer(NamedTuple):
 
 
 class StatusServer:
-    """Serves on "host:port" what `status` returns, as JSON, and the page that `page` makes of it. `posts` has
-    the functions that answer bodies POSTed to their paths; several threads call them at once.
+    """Serves on "host:port" what `status` returns, as JSON, the page that `page` makes of it, and the metrics
+    that `metrics` makes of it. `posts` has the functions that answer bodies POSTed to their paths; several
+    threads call them at once.
 
     Port 0 takes any free port; `address` has the one taken. Raises `OSError` if the address is in use,
     `ValueError` if it is not HOST:PORT.
@@ -54,6 +58,7 @@ class StatusServer:
         status: Callable[[], dict[str, Any]],
         page: Callable[[dict[str, Any]], Page] | None = None,
         posts: Mapping[str, Callable[[bytes], Answer]] | None = None,
+        metrics: Callable[[dict[str, Any]], Iterable[Metric]] | None = None,
     ) -> None:
         rendered = None if page is None else RenderedPage(lambda: page(status()))
 
@@ -63,11 +68,15 @@ class StatusServer:
                 path, _, query = self.path.partition("?")
                 if path == "/status":
                     self.answer(200, json.dumps(status()).encode(), "application/json")
+                elif path == "/metrics" and metrics is not None:
+                    self.answer(200, exposition.text_of(metrics(status())), exposition.KIND)
                 elif path == "/" and rendered is not None:
                     body = rendered.html(query)
                     self.answer(200, body, pages.KIND, pages.HEADERS)
                 else:
-                    self.send_error(404, "there is only /status" if rendered is None else "see / and /status")
+                    served = {"/": rendered, "/status": status, "/metrics": metrics}
+                    paths = [name for name, serves in served.items() if serves is not None]
+                    self.send_error(404, f"see {' and '.join(paths)}")
 
             def do_POST(self) -> None:
                 take = (posts or {}).get(self.path.split("?")[0])
