@@ -13,6 +13,8 @@ from headrace.broker.replicas.manager import OPENED_AT_ONCE_MAX
 from headrace.broker.settings.config import BrokerConfig, TopicConfig
 from headrace.broker.workers import THREADS
 from headrace.coordination.topics import NO_LEADER, PartitionState
+from headrace.log import checkpoint
+from headrace.log.directory import PartitionName
 from headrace.wire.records import Record, encode_batch
 
 
@@ -160,3 +162,48 @@ def test_topics_that_zookeeper_lost_are_closed_and_opened_again_when_they_are_ba
     bench.apply(one)
     bench.workers.run()
     assert bench.open == {"one-0", "one-1"}
+
+
+def run_the_last_first(bench: ReplicaManagerBench) -> None:
+    """Threads take jobs in order; how long each one needs is chance."""
+    while bench.workers.jobs:
+        job, done = bench.workers.jobs.pop()
+        try:
+            result, error = job(), None
+        except Exception as caught:
+            result, error = None, caught
+        done(result, error)
+
+
+def test_a_topic_made_again_is_opened_once_its_predecessor_is(bench: ReplicaManagerBench) -> None:
+    """Else the late opening of the deleted one moves the new one's folder aside: after a restart it is
+    empty."""
+    bench.apply(topic("t", 1))
+    again = topic("t", 1)
+    bench.apply(again)
+    run_the_last_first(bench)
+    assert bench.open == {"t-0"}
+    (folder,) = bench.directory.path.glob("t-0*")
+    assert folder.name == "t-0" and str(again.topic_id) in (folder / "partition.json").read_text()
+
+
+@pytest.mark.parametrize("leader", [ME, 9])
+def test_a_flush_of_a_deleted_topic_changes_nothing_of_the_one_made_again(
+    bench: ReplicaManagerBench, leader: int
+) -> None:
+    """Its thread saves a checkpoint by path: the new log would be cut, or offline, at the next start."""
+    replicas = {0: PartitionState(leader, 1, (ME, 9), (ME, 9))}
+    old, again = (replace(topic("t", 1), partitions=replicas) for _ in range(2))
+    bench.apply(old)
+    bench.workers.run()
+    found = bench.state.partitions.get("t", 0) or bench.followed.get(PartitionName("t", 0))
+    assert found is not None
+    found.log.append(encode_batch([Record(0, 1_000, None, b"v" * 10_000)]))
+    bench.state.partitions.checkpoint()
+    bench.followed.checkpoint()
+    assert len(bench.workers.jobs) == 1 and found.flushing
+    bench.apply(again)
+    run_the_last_first(bench)
+    (folder,) = bench.directory.path.glob("t-0*")
+    saved = checkpoint.load(folder)
+    assert saved is not None and saved.recovery_point == 0

@@ -21,6 +21,7 @@ from headrace.broker.leadership.resigning import Resigning
 from headrace.broker.partition import Partition
 from headrace.broker.replicas import high_watermarks
 from headrace.broker.replicas.fetcher import Fetchers
+from headrace.broker.replicas.folders import Folders
 from headrace.broker.replicas.followed import FollowedPartition, FollowedPartitions
 from headrace.broker.replicas.offline import (
     LOOKED_AT_MAX,
@@ -80,6 +81,7 @@ class ReplicaManager:
         self._is_saving = False
         self._directory = directory
         self._workers = workers
+        self._folders = Folders()
         self._opening: dict[PartitionName, _Opening] = {}
         self._offline: dict[PartitionName, OfflineLog] = {}
         # Logs that went offline, and still have open files.
@@ -186,23 +188,29 @@ class ReplicaManager:
             self._open_next()
             if tried is None:
                 tried = Tried(None, error, frozenset())
-            if self._opening.get(name) is opening:
-                del self._opening[name]
-                self._opened(name, topic, config, tried)
-            else:
-                if tried.log is not None:
-                    tried.log.abandon()
-                    self._directory.release(name)
-                if opening.may_delete:
-                    self._delete_folder_if_gone(name, topic_id)
+            try:
+                if self._opening.get(name) is opening:
+                    del self._opening[name]
+                    self._opened(name, topic, config, tried)
+                else:
+                    if tried.log is not None:
+                        tried.log.abandon()
+                        self._directory.release(name)
+                    if opening.may_delete:
+                        self._delete_folder_if_gone(name, topic_id)
+            finally:
+                self._folders.leave(name)
             self._check_idle()
 
-        self._to_open.append(
-            lambda: self._workers.submit(
-                lambda: try_to_open(self._directory, name, topic_id, config.log, again=again), opened
+        def begin() -> None:
+            self._to_open.append(
+                lambda: self._workers.submit(
+                    lambda: try_to_open(self._directory, name, topic_id, config.log, again=again), opened
+                )
             )
-        )
-        self._open_next()
+            self._open_next()
+
+        self._folders.use_alone(name, begin)
 
     def _opened(self, name: PartitionName, topic: TopicState, config: TopicConfig, tried: Tried) -> None:
         log = tried.log
@@ -250,18 +258,25 @@ class ReplicaManager:
             self._failed = [failed for failed in self._failed if failed.name != name]
 
         def close(log: PartitionLog) -> None:
-            if delete:
-                in_use = log.abandon()
-                self._directory.release(name)
-                if self._delete_folder_if_gone(name, topic_id) and in_use:
-                    self._state.loop.call_later(DELETED_READ_MAX_MS, lambda: self._free(name, in_use))
-                logger.info("%s: deleted", name)
-            else:
-                log.close()
-                self._directory.release(name)
-                logger.info("%s: closed", name)
+            try:
+                self._close(name, topic_id, log, delete=delete)
+            finally:
+                self._folders.leave(name)
 
+        self._folders.use(name)
         self._roles.take(name, close, is_deleted=delete and is_gone)
+
+    def _close(self, name: PartitionName, topic_id: UUID, log: PartitionLog, *, delete: bool) -> None:
+        if delete:
+            in_use = log.abandon()
+            self._directory.release(name)
+            if self._delete_folder_if_gone(name, topic_id) and in_use:
+                self._state.loop.call_later(DELETED_READ_MAX_MS, lambda: self._free(name, in_use))
+            logger.info("%s: deleted", name)
+        else:
+            log.close()
+            self._directory.release(name)
+            logger.info("%s: closed", name)
 
     def _delete_folder_if_gone(self, name: PartitionName, topic_id: UUID) -> bool:
         """Returns whether the folder is being deleted."""

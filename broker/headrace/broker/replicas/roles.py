@@ -246,7 +246,10 @@ class Roles:
             else:
                 code, problem = ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is no longer led here"
                 self._state.partitions.remove(led, code, problem)
-            then(led.log)
+            if led.flushing:
+                led.when_flushed = lambda: then(led.log)
+            else:
+                then(led.log)
         elif followed is not None:
             if not is_deleted:
                 self._known[name] = of(followed.topic_id, followed.log, followed.high_watermark)
