@@ -20,8 +20,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from drill import drill_brokers, drill_files, drill_kinds
+from drill import drill_brokers, drill_files, drill_kinds, drill_seals
 from drill.drill_switches import SWITCHES
+from drill.drill_tables import add_runs
 from drill.drill_truth import Score
 
 
@@ -39,7 +40,7 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     kinds = {name.strip() for name in chosen.kinds.split(";") if name.strip()}
-    known = {**drill_kinds.KINDS, **drill_files.KINDS, **drill_brokers.KINDS}
+    known = {**drill_kinds.KINDS, **drill_files.KINDS, **drill_seals.KINDS, **drill_brokers.KINDS}
     if unknown := kinds - known.keys():
         print(f"there are no kinds {sorted(unknown)}; there are: {'; '.join(known)}", file=sys.stderr)
         return 2
@@ -47,7 +48,7 @@ def main(arguments: list[str]) -> int:
     with SWITCHES[chosen.without]():
         if not kinds or kinds & drill_kinds.KINDS.keys():
             result["simulated"] = run_simulated(chosen.seed, chosen.plants, kinds)
-        if not kinds or kinds & drill_files.KINDS.keys():
+        if not kinds or kinds & (drill_files.KINDS.keys() | drill_seals.KINDS.keys()):
             result["files"] = run_files(chosen.seed, chosen.file_seeds, kinds)
         if chosen.copies and (not kinds or kinds & drill_brokers.KINDS.keys()):
             result["brokers"] = run_brokers(chosen.seed, chosen.copies, kinds)
@@ -71,8 +72,10 @@ def run_simulated(first_seed: int, plants: int, kinds: Collection[str] = ()) -> 
 
 def run_files(first_seed: int, seeds: int, kinds: Collection[str] = ()) -> dict[str, Any]:
     """Plants failures in tables' files, each kind with so many seeds; prints the score."""
-    began_s = time.process_time()
-    score = drill_files.run_files(first_seed, seeds, kinds)
+    began_s, score = time.process_time(), Score()
+    for part in (drill_files, drill_seals):
+        wanted = [kind for kind in part.KINDS if not kinds or kind in kinds]
+        add_runs(score, part.run, wanted, range(first_seed, first_seed + seeds))
     where = f"in the files of as many tables, seeds {first_seed} to {first_seed + seeds - 1}"
     return shown(score, drill_files.KNOWN_MISSES, where, time.process_time() - began_s)
 

@@ -6,155 +6,18 @@ is changed as a careless hand, a program or a disk would change it; the truth is
 
 from __future__ import annotations
 
-import io
 import json
 import random
 import shutil
-import tempfile
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from drill.drill_truth import Outcome, Score
-from fix_audit_world import received
-from headrace.audit.store.store import AuditStore
-from headrace.audit.topic.records import ANALYSIS_TIER, HeartbeatRecord, PartitionPosition
-from headrace.warehouse.change import TopicTable
-from headrace.warehouse.checksums import checksum_of
-from headrace.warehouse.commitlog import CommitLog
-from headrace.warehouse.decode import ADDRESS_FIELDS
-from headrace.warehouse.hdfs.client import FileStatus, HdfsClient
-from headrace.warehouse.hdfs.errors import HdfsExistsError, HdfsMissingError
-from headrace.warehouse.layout import HOUR_MS
-from headrace.warehouse.manifest import DataFile, HourCount, LoadedRange, Manifest, ManifestError, TableState
-from headrace.warehouse.options import WarehouseOptions
-from headrace.warehouse.report import load_report
-from headrace.warehouse.verify import verify_topic
-
-HOUR: Final = 1_431_860_400_000
-ADDRESSES_PER_ROW: Final = 50
-TOPIC: Final = "drilled"
-
-
-class FolderHdfs(HdfsClient):
-    """A folder of this disk with HDFS's rules for names."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def at(self, path: str) -> Path:
-        return self._folder / path.lstrip("/")
-
-    def entries(self, path: str) -> list[FileStatus]:
-        folder = self.at(path)
-        found = sorted(folder.iterdir()) if folder.is_dir() else []
-        return [FileStatus(each.name, each.is_dir(), each.stat().st_size, 0) for each in found]
-
-    def status(self, path: str) -> FileStatus | None:
-        file = self.at(path)
-        return FileStatus(path, False, file.stat().st_size, 0) if file.is_file() else None
-
-    def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
-        if not self.at(path).is_file():
-            raise HdfsMissingError(path)
-        data = self.at(path).read_bytes()[offset:]
-        return data if length is None else data[:length]
-
-    def write(self, path: str, data: bytes, *, overwrite: bool = False) -> None:
-        if self.at(path).exists() and not overwrite:
-            raise HdfsExistsError(path)
-        self.makedirs(path.rpartition("/")[0])
-        self.at(path).write_bytes(data)
-
-    def makedirs(self, path: str) -> None:
-        self.at(path).mkdir(parents=True, exist_ok=True)
-
-    def rename(self, source: str, target: str) -> bool:
-        if not self.at(source).exists() or self.at(target).exists():
-            return False
-        self.at(source).rename(self.at(target))
-        return True
-
-    def delete(self, path: str) -> bool:
-        file = self.at(path)
-        if file.is_dir():
-            shutil.rmtree(file)
-            return True
-        if file.exists():
-            file.unlink()
-            return True
-        return False
-
-
-class Table(NamedTuple):
-    """A table of a few loads, for one plant."""
-
-    hdfs: FolderHdfs
-    log: CommitLog
-    rng: random.Random
-
-    @property
-    def files(self) -> list[DataFile]:
-        return sorted(self.log.state().files.values(), key=lambda file: file.path)
-
-    def any_file(self) -> Path:
-        return self.hdfs.at(self.rng.choice(self.files).path)
-
-    def manifest(self, sequence: int) -> Path:
-        return self.hdfs.at(self.log.paths.manifest(sequence))
-
-    @property
-    def last(self) -> int:
-        return self.log.state().sequence
-
-
-def load(table: Table, start: int, rows: int) -> None:
-    """One load, as `warehouse.loading` commits it: a file for each of two hours."""
-    state, rng = table.log.state(), table.rng
-    change_id = f"load-{state.next_sequence}"
-    files, hours = [], []
-    for number in range(2):
-        hour_ms, base = HOUR + number * HOUR_MS, start + number * rows * ADDRESSES_PER_ROW
-        data = parquet(rng, hour_ms, base, rows)
-        staged = f"{table.log.paths.staged(change_id)}/{number}"
-        table.hdfs.write(staged, data)
-        path = table.log.paths.data_file(hour_ms, state.next_sequence, number)
-        checksum = checksum_of(data)
-        files.append(DataFile(path, staged, hour_ms, rows, len(data), 7, checksum=checksum))
-        hours.append(HourCount(hour_ms, rows, rows))
-    end = start + 2 * rows * ADDRESSES_PER_ROW
-    ranges = (LoadedRange(0, start, end, tuple(hours)),)
-
-    def rebase(now: TableState) -> Manifest:
-        return Manifest(now.next_sequence, "load", TOPIC, change_id, 0, "w", ranges, files=tuple(files))
-
-    table.log.complete(table.log.commit(change_id, rebase), None)
-
-
-def parquet(rng: random.Random, hour_ms: int, base: int, rows: int) -> bytes:
-    offsets = [base + (row + 1) * ADDRESSES_PER_ROW - 1 for row in range(rows)]
-    values: dict[str, Any] = {
-        "path": [f"/{rng.randrange(10**9)}" for _ in range(rows)],
-        "_partition": [0] * rows,
-        "_offset": offsets,
-        "_timestamp": [(hour_ms + row) * 1_000 for row in range(rows)],
-        "_schema_id": [7] * rows,
-    }
-    fields = {field.name: field for field in ADDRESS_FIELDS}
-    schema = pa.schema([pa.field("path", pa.string()), *(fields[name] for name in list(values)[1:])])
-    arrays = [pa.array(values[field.name], field.type) for field in schema]
-    return encoded(pa.Table.from_arrays(arrays, schema=schema))
-
-
-def encoded(table: pa.Table) -> bytes:
-    out = io.BytesIO()
-    pq.write_table(table, out, compression="none", use_dictionary=False)
-    return out.getvalue()
-
+from drill.drill_tables import ADDRESSES_PER_ROW, HOUR, Drilled, Table, drilled_table, encoded, fill, table_of
+from drill.drill_truth import Outcome
 
 Plant = Callable[[Table], Path]
 """Changes one thing; returns the path that must be named. It is chosen before the change."""
@@ -299,6 +162,15 @@ def manifest_cut(table: Table) -> Path:
     return file
 
 
+def manifest_of_another_table(table: Table) -> Path:
+    """A manifest gives its place to that of another table, of the same change."""
+    other = Table(table.hdfs, table_of(table.hdfs, "other").log, table.rng)
+    fill(other)
+    sequence = table.rng.randrange(table.last + 1)
+    shutil.copyfile(other.manifest(sequence), table.manifest(sequence))
+    return table.manifest(sequence)
+
+
 KINDS: Final[dict[str, Plant]] = {
     "Parquet: a row dropped": _rewritten(rows_dropped),
     "Parquet: a row doubled": _rewritten(rows_doubled),
@@ -320,6 +192,7 @@ KINDS: Final[dict[str, Plant]] = {
     "manifest: rows of the last one edited": _edited(_rows_edited, is_last=True),
     "manifest: deleted": manifest_deleted,
     "manifest: cut": manifest_cut,
+    "manifest: another table's": manifest_of_another_table,
 }
 
 KNOWN_MISSES: Final[dict[str, str]] = {}
@@ -328,74 +201,22 @@ KNOWN_MISSES: Final[dict[str, str]] = {}
 
 def run(kind: str, seed: int) -> tuple[Outcome, int]:
     """Plants one failure; returns what `verify` made of it, and how many files it accused that are whole."""
-    with (
-        tempfile.TemporaryDirectory(prefix="headrace-drill-") as folder,
-        tempfile.TemporaryDirectory(prefix="headrace-drill-audit-") as audit,
-    ):
-        store = f"sqlite:///{audit}/audit.db"
-        hdfs, rng = FolderHdfs(Path(folder)), random.Random(f"{kind}/{seed}")
-        options = WarehouseOptions(
-            hdfs_url="hdfs://none", webhdfs_url="http://none", bootstrap="none:1", registry_url="http://none"
-        )
-        topic_table = TopicTable(TOPIC, options, hdfs)
-        table = Table(hdfs, topic_table.log, rng)
-        start = 0
-        for _ in range(3):
-            rows = rng.randint(20, 60)
-            load(table, start, rows)
-            start += 2 * rows * ADDRESSES_PER_ROW
-        report_loads(store, table.log)
-        if problems := verify_topic(topic_table, audit_store=store).problems:
-            raise AssertionError(f"the table is not sound before anything is planted: {problems}")
-        before = contents(folder)
-        named = KINDS[kind](table)
-        after = contents(folder)
-        whole = {path for path, data in before.items() if after.get(path) == data}
-        try:
-            found = list(verify_topic(topic_table, audit_store=store).problems)
-        except ManifestError as error:
-            found = [str(error)]
-    path = str(named).removeprefix(folder)
+    with drilled_table(f"{kind}/{seed}") as drilled:
+        before = drilled.contents()
+        return judged(drilled, KINDS[kind](drilled.table), before)
+
+
+def judged(drilled: Drilled, named: Path, before: dict[str, bytes]) -> tuple[Outcome, int]:
+    """Returns what `verify` makes of a table, of which this file must be named."""
+    after = drilled.contents()
+    whole = {path for path, data in before.items() if after.get(path) == data}
+    found, path = drilled.problems(), drilled.shown(named)
     # A manifest that says something else of a file accuses both: which of them is wrong, nobody can tell.
     others = [each for each in found if path not in each and named.suffix != ".json"]
     false = sum(each in problem for problem in others for each in whole if each.endswith(".parquet"))
     if not found:
         return Outcome.MISSED, false
-    words = [path, f"change {int(named.stem)}:"] if named.suffix == ".json" else [path]
+    is_manifest = named.suffix == ".json" and named.stem.isdigit()
+    words = [path, f"change {int(named.stem)}:"] if is_manifest else [path]
     is_named = any(word in problem for problem in found for word in words)
     return (Outcome.NAMED if is_named else Outcome.WRONG_PLACE), false
-
-
-def report_loads(store_url: str, log: CommitLog) -> None:
-    """Tells an audit store of all loads, and whose events the table's partition holds."""
-    position = PartitionPosition("east", TOPIC, 0, 0, 0, 0)
-    records = [HeartbeatRecord(ANALYSIS_TIER, 1, 0, 1, (position,)), *map(load_report, log.manifests())]
-    store = AuditStore(store_url)
-    try:
-        store.fold([received(record, datacenter="analysis") for record in records])
-    finally:
-        store.close()
-
-
-def contents(folder: str) -> dict[str, bytes]:
-    """Path → what is in the file."""
-    files = (file for file in Path(folder).rglob("*") if file.is_file())
-    return {str(file).removeprefix(folder): file.read_bytes() for file in files}
-
-
-def run_files(first_seed: int, seeds: int, kinds: Collection[str] = ()) -> Score:
-    """Plants each kind with so many seeds."""
-    score = Score()
-    for kind in KINDS:
-        if kinds and kind not in kinds:
-            continue
-        for seed in range(first_seed, first_seed + seeds):
-            began_s = time.monotonic()
-            outcome, false = run(kind, seed)
-            found = score.of(kind)
-            found.outcomes[outcome] += 1
-            found.false += false
-            found.seconds.append(time.monotonic() - began_s)
-            if outcome is not Outcome.NAMED:
-                found.seeds.setdefault(outcome, set()).add(seed)
-    return score

@@ -5,13 +5,15 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from drill.drill_plants import StoredBatch
 from fix_audit import AuditorProcess, MirrorProcess, ServiceProcess
 from fix_audit_world import HOUR_A
 from fix_broker import BrokerCluster
@@ -23,7 +25,7 @@ from headrace.audit.store.store import AuditStore, StoreError
 from headrace.client import Admin
 from headrace.events.publisher import EventPublisher
 from headrace.events.schemas import read_schema
-from headrace.wire.batch import BatchHeader, hop
+from headrace.wire.batch import hop
 
 COUNTED_WAIT_MAX_S: Final = 180.0
 EVENTS_PER_BATCH: Final = 3
@@ -32,15 +34,8 @@ POLICY: Final = Policy(
 )
 
 
-class StoredBatch(NamedTuple):
-    """A batch of a log file."""
-
-    header: BatchHeader
-    data: bytes
-
-
 class DrillSite(NamedTuple):
-    """East and analysis, and the audit store."""
+    """East and analysis, and the audit store. `partitions`: of the topics that have more than one."""
 
     clusters: dict[str, BrokerCluster]
     registry_url: str
@@ -48,18 +43,29 @@ class DrillSite(NamedTuple):
     mirror: MirrorProcess
     store_file: Path
     directory: Path
+    partitions: dict[str, int]
 
-    def create(self, topics: Iterable[str]) -> None:
-        with Admin(self.clusters["east"].bootstrap) as admin:
+    @property
+    def bootstrap(self) -> str:
+        return self.clusters["east"].bootstrap
+
+    def create(
+        self, topics: Iterable[str], partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
+        with Admin(self.bootstrap) as admin:
             for topic in topics:
-                admin.create_topic(topic, 1)
+                admin.create_topic(topic, partitions, config=config)
+                self.partitions[topic] = partitions
 
-    def publisher(self, service: str, topics: Iterable[str], **options: Any) -> EventPublisher:
+    def publisher(
+        self, service: str, topics: Iterable[str], *, bootstrap: str | None = None, **options: Any
+    ) -> EventPublisher:
+        """A service's publisher. `bootstrap`: another way to the broker of east."""
         schema = read_schema("page-view.avsc")
         return EventPublisher(
             datacenter="east",
             service=service,
-            bootstrap=self.clusters["east"].bootstrap,
+            bootstrap=bootstrap or self.bootstrap,
             registry_url=self.registry_url,
             schemas=dict.fromkeys(topics, schema),
             report_interval_s=1.0,
@@ -67,23 +73,41 @@ class DrillSite(NamedTuple):
             **options,
         )
 
+    def segments(self, topic: str, partition: int = 0, datacenter: str = "east") -> list[Path]:
+        """The segment files of a partition, in order."""
+        folder = self.clusters[datacenter][1].data_dir / f"{topic}-{partition}"
+        return sorted(folder.glob("*.log"))
+
     def log_file(self, topic: str, datacenter: str = "east") -> Path:
         """The only segment of a topic's only partition."""
-        folder = self.clusters[datacenter][1].data_dir / f"{topic}-0"
-        return min(folder.glob("*.log"))
+        (file,) = self.segments(topic, datacenter=datacenter)
+        return file
 
-    def wait_until_counted(self, topics: Iterable[str]) -> None:
-        """Waits until both auditors have counted all that the source's logs hold."""
-        deadline = time.monotonic() + COUNTED_WAIT_MAX_S
-        ends = {topic: self.log_file(topic).stat().st_size for topic in topics}
-        for name, auditor in self.auditors.items():
-            while True:
-                found = auditor.partitions()
-                if all(found.get((topic, 0), {}).get("counted_to") == end for topic, end in ends.items()):
-                    break
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{name}'s auditor has not counted all within {COUNTED_WAIT_MAX_S} s")
-                time.sleep(0.3)
+    def end(self, topic: str, partition: int = 0, datacenter: str = "east") -> int:
+        """Where the partition's next batch will start, by the files alone."""
+        last = self.segments(topic, partition, datacenter)[-1]
+        return int(last.stem) + last.stat().st_size
+
+    def wait_until_counted(
+        self, topics: Iterable[str], datacenters: Iterable[str] = ("east", "analysis")
+    ) -> None:
+        """Waits until auditors have counted all that the source's logs hold. The analysis cluster may give
+        partitions other numbers.
+        """
+        ends = {
+            topic: sorted(self.end(topic, partition) for partition in range(self.partitions[topic]))
+            for topic in topics
+        }
+
+        def are_counted(auditor: AuditorProcess) -> bool:
+            counted: dict[str, list[int]] = {topic: [] for topic in ends}
+            for row in auditor.status()["partitions"]:
+                counted.get(row["topic"], []).append(row["counted_to"])
+            return all(sorted(counted[topic]) == ends[topic] for topic in ends)
+
+        for name in datacenters:
+            counts = partial(are_counted, self.auditors[name])
+            wait_until(counts, f"{name}'s auditor has counted all", COUNTED_WAIT_MAX_S)
 
     def verdicts(self) -> list[Verdict]:
         """What the report says now; nothing while there is no store to read."""
@@ -99,20 +123,33 @@ class DrillSite(NamedTuple):
             store.close()
 
 
-def publish(publisher: EventPublisher, topics: Iterable[str], rounds: range) -> None:
-    """One batch of a few events a round and topic; all are acknowledged when it returns."""
+def publish(publisher: EventPublisher, topics: Iterable[str], rounds: range, partitions: int = 1) -> None:
+    """One batch of a few events a round and partition, all of one size. All are stored when it returns."""
     for number in rounds:
-        for topic in topics:
+        for topic, partition in ((topic, each) for topic in topics for each in range(partitions)):
             for index in range(EVENTS_PER_BATCH):
                 at = number * EVENTS_PER_BATCH + index
-                event = {"remote_host": "10.0.0.1", "method": "GET", "path": f"/{at}", "status": 200}
-                publisher.publish(topic, event, time_ms=HOUR_A + at, partition=0)
+                event = {"remote_host": "10.0.0.1", "method": "GET", "path": f"/{at:06}", "status": 200}
+                publisher.publish(topic, event, time_ms=HOUR_A + at, partition=partition)
         publisher.flush(60)
 
 
-def batches_of(file: Path) -> list[StoredBatch]:
-    data = file.read_bytes()
-    return [StoredBatch(h, data[at : at + h.size_bytes]) for at, h in hop(data)]
+def batches_of(*files: Path) -> list[StoredBatch]:
+    """The batches of log files, in order."""
+    found = []
+    for file in files:
+        data = file.read_bytes()
+        found += [StoredBatch(h, data[at : at + h.size_bytes]) for at, h in hop(data)]
+    return found
+
+
+def wait_until(condition: Callable[[], bool], what: str, wait_max_s: float) -> None:
+    """Raises `TimeoutError` unless the condition holds within this time."""
+    deadline = time.monotonic() + wait_max_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {wait_max_s} s: {what}")
+        time.sleep(0.3)
 
 
 @contextmanager
@@ -122,7 +159,11 @@ def drill_site() -> Iterator[DrillSite]:
     services: list[ServiceProcess] = []
     registries: list[RegistryProcess] = []
     with running_zookeeper() as zookeeper:
-        settings = {"log.flush.offset.checkpoint.interval.ms": "1000", "log.scrub.interval.ms": "2000"}
+        settings = {
+            "log.flush.offset.checkpoint.interval.ms": "1000",
+            "log.scrub.interval.ms": "2000",
+            "log.retention.check.interval.ms": "1000",
+        }
         clusters = {
             name: BrokerCluster(room_on(zookeeper), directory / name, 1, name, settings)
             for name in ("east", "analysis")
@@ -146,7 +187,7 @@ def drill_site() -> Iterator[DrillSite]:
             services += [*auditors.values(), mirror]
             for service in services:
                 service.start()
-            yield DrillSite(clusters, url, auditors, mirror, store_file, directory)
+            yield DrillSite(clusters, url, auditors, mirror, store_file, directory, {})
         finally:
             for service in services:
                 service.kill()

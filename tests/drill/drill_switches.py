@@ -7,7 +7,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 from unittest.mock import patch
 
+from headrace.audit.evidence import Finding, Status
 from headrace.audit.store.cover import Candidate
+from headrace.audit.verdicts.corruption import judge_corrupt
 
 
 @contextmanager
@@ -35,9 +37,32 @@ def without_digest() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def without_replicas() -> Iterator[None]:
+    """What auditors say of replicas with other bytes than were counted is not judged."""
+
+    def unaltered(*arguments: Any) -> Iterator[Finding]:
+        return (each for each in judge_corrupt(*arguments) if each.status is not Status.ALTERED)
+
+    with (
+        patch("headrace.audit.verdicts.hop_producer.judge_corrupt", unaltered),
+        patch("headrace.audit.verdicts.hop_mirror.judge_corrupt", unaltered),
+    ):
+        yield
+
+
+@contextmanager
+def without_seals() -> Iterator[None]:
+    """Seals are not compared with their digests and the commit log."""
+    with patch("headrace.warehouse.verify.problems_of_seals", lambda *_: []):
+        yield
+
+
 SWITCHES: Final[dict[str | None, Callable[[], AbstractContextManager[None]]]] = {
     None: nullcontext,
     "marks": without_marks,
     "cover": without_cover,
     "digest": without_digest,
+    "replicas": without_replicas,
+    "seals": without_seals,
 }

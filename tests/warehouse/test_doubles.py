@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from drill.drill_files import FolderHdfs
+from drill.drill_tables import FolderHdfs
 from headrace.audit.topic.doubled import DoubledRun
 from headrace.warehouse import crash
 from headrace.warehouse.change import TopicTable

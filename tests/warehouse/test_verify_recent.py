@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from drill.drill_files import HOUR, TOPIC, FolderHdfs, Table, load
+from drill.drill_tables import HOUR, TOPIC, FolderHdfs, Table, load
 from headrace.audit.topic.said_of_tables import PROBLEMS_PER_RECORD_MAX, RECENT, VerifiedRecord
 from headrace.warehouse.change import TopicTable
 from headrace.warehouse.commitlog import CommitLog
