@@ -232,8 +232,7 @@ def _bring(
     store: AuditStore, resender: Resender, topic: str, hours_ms: Sequence[int], wait_s: float, *, quiet: bool
 ) -> None:
     """Brings events again, and waits until datacenter and copy have them."""
-    from headrace.audit.evidence import MIRROR_HOP, PRODUCER_HOP, Status
-    from headrace.audit.repair.repairing import author, judged, wait_until
+    from headrace.audit.repair.repairing import author, have_arrived, judged, wait_until
     from headrace.audit.topic.publish import AuditPublisher
     from headrace.audit.topic.records import ANALYSIS_AUDIT_TOPIC
     from headrace.client.exact_batches import BatchSender
@@ -257,12 +256,7 @@ def _bring(
             if not quiet:
                 out.print(f"brought {count:,} events into {plain(evidence.datacenter)}'s log")
 
-    def has_arrived(found: Iterable[Judged]) -> bool:
-        waiting = (Status.PENDING, Status.UNKNOWN, Status.LOST)
-        hops = [each.verdict.hops.get(hop) for each in found for hop in (PRODUCER_HOP, MIRROR_HOP)]
-        return not any(status in waiting for status in hops)
-
-    wait_until(lambda: judged(store, topic, hours_ms), has_arrived, wait_s)
+    wait_until(lambda: judged(store, topic, hours_ms), have_arrived, wait_s)
 
 
 def _refill(topic: str, hours: Iterable[int], *, quiet: bool) -> None:

@@ -8,7 +8,16 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from headrace.audit.evidence import LOAD_HOP, PRODUCER_HOP, Evidence, Finding, Policy, Status, Verdict
+from headrace.audit.evidence import (
+    LOAD_HOP,
+    MIRROR_HOP,
+    PRODUCER_HOP,
+    Evidence,
+    Finding,
+    Policy,
+    Status,
+    Verdict,
+)
 from headrace.audit.gathering import gather
 from headrace.audit.store.store import AuditStore
 from headrace.audit.verdicts.verdicts import judge
@@ -66,6 +75,21 @@ def wait_until(
 
 def is_producer_hop_complete(found: Iterable[Judged]) -> bool:
     return all(each.is_complete_up_to(PRODUCER_HOP) for each in found)
+
+
+def have_arrived(found: Iterable[Judged]) -> bool:
+    """Whether events that were brought again are in the datacenter's log, and in its copy.
+
+    What else the copy lacks, such as a gap that is taken from the source later, is not waited for: by itself
+    it never arrives.
+    """
+    waiting = (Status.PENDING, Status.UNKNOWN)
+    return not any(
+        finding.status in waiting or (finding.status is Status.LOST and finding.hop == PRODUCER_HOP)
+        for each in found
+        for finding in each.verdict.findings
+        if finding.hop in (PRODUCER_HOP, MIRROR_HOP)
+    )
 
 
 def is_unwritten(evidence: Evidence, finding: Finding) -> bool:
