@@ -273,6 +273,29 @@ def test_heartbeats_later_reports_and_later_events_forget_nothing() -> None:
     store.close()
 
 
+def test_copies_of_heartbeats_that_come_after_newer_ones_forget_nothing() -> None:
+    """Each partition of an audit topic has a copy of each heartbeat, and the partitions are read in turn."""
+    store = complete_store()
+    first = [received(heartbeat(tier, LOGS), time_ms=BEAT_MS) for tier in TIERS]
+    store.fold(later())
+    assert keep(store) == HOURS
+    for each in (*first, *later()):
+        store.fold([each])
+    assert count_kept(store) == HOURS
+    assert_fresh(store)
+    store.close()
+
+
+def test_a_heartbeat_that_names_a_topic_earlier_than_any_record_forgets_it() -> None:
+    store = complete_store()
+    assert keep(store) == HOURS
+    old = replace(heartbeat(DATACENTER_TIER, LOGS), beat=0)
+    store.fold([received(old, time_ms=REPORTED_MS - 1)])
+    assert count_kept(store) == 0
+    assert_fresh(store)
+    store.close()
+
+
 def test_a_tally_that_is_missing_behind_an_hour_makes_it_pending_although_it_is_kept() -> None:
     store = complete_store()
     assert keep(store) == HOURS

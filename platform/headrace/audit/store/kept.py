@@ -113,7 +113,7 @@ def _before_tally(connection: Connection, tally: RangeTally) -> None:
     """
     ids = _ids(connection, tally.datacenter, tally.topic)
     sources = {(tally.topic, tally.log_partition, ""): (tally.datacenter, tally.partition, tally.topic_id)}
-    if ids != {tally.topic_id}:
+    if ids.keys() != {tally.topic_id}:
         forget_topic(connection, tally.topic, tally.datacenter)
     if tally.tier == ANALYSIS_TIER:
         _forget_attributed_anew(connection, sources)
@@ -122,7 +122,11 @@ def _before_tally(connection: Connection, tally: RangeTally) -> None:
 
 
 def _before_heartbeat(connection: Connection, heartbeat: HeartbeatRecord, time_ms: int) -> None:
-    """A heartbeat is no news about old hours, unless it goes back, or is of another topic of the name."""
+    """A heartbeat is no news about old hours, unless it goes back, or is of another topic of the name.
+
+    One that is not newer than what is known of a partition is not folded: copies of heartbeats, which each
+    partition of an audit topic has, arrive after newer ones and say nothing.
+    """
     table = tables.beats
     names = ("datacenter", "topic", "topic_id", "partition")
     topics = {each.topic for each in heartbeat.positions}
@@ -133,12 +137,17 @@ def _before_heartbeat(connection: Connection, heartbeat: HeartbeatRecord, time_m
     }
     for each in heartbeat.positions:
         old = known.get((each.datacenter, each.topic, each.source_topic_id, each.partition))
-        goes_back = old is not None and (
-            time_ms < old.at_ms
-            or each.counted_to_address < old.counted_to_address
-            or each.end_address < old.end_address
+        goes_back = (
+            old is not None
+            and old.beat < heartbeat.beat
+            and (
+                time_ms < old.at_ms
+                or each.counted_to_address < old.counted_to_address
+                or each.end_address < old.end_address
+            )
         )
-        if goes_back or ids[each.datacenter, each.topic] != {each.source_topic_id}:
+        named_ms = ids[each.datacenter, each.topic]
+        if goes_back or named_ms.keys() != {each.source_topic_id} or time_ms < min(named_ms.values()):
             forget_topic(connection, each.topic, each.datacenter)
     if heartbeat.tier == ANALYSIS_TIER:
         sources = {
@@ -148,11 +157,12 @@ def _before_heartbeat(connection: Connection, heartbeat: HeartbeatRecord, time_m
         _forget_attributed_anew(connection, sources)
 
 
-def _ids(connection: Connection, datacenter: str, topic: str) -> set[str]:
-    """Returns the ids by which records named a topic of a datacenter."""
+def _ids(connection: Connection, datacenter: str, topic: str) -> dict[str, int]:
+    """Returns the ids by which records named a topic of a datacenter, and when they did so first."""
     table = tables.topic_ids
-    query = select(table.c.topic_id).where(table.c.datacenter == datacenter, table.c.topic == topic)
-    return set(connection.execute(query).scalars())
+    of_topic = (table.c.datacenter == datacenter, table.c.topic == topic)
+    query = select(table.c.topic_id, table.c.first_ms).where(*of_topic)
+    return {row.topic_id: row.first_ms for row in connection.execute(query)}
 
 
 def _forget_attributed_anew(connection: Connection, sources: dict[tuple[str, int, str], _Source]) -> None:
