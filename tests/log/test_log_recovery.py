@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headrace.log import checkpoint
+from headrace.log import checkpoint, files
 from headrace.log.config import LogConfig
 from headrace.log.errors import LogDamagedError
 from headrace.log.partition import PartitionLog
@@ -166,6 +166,33 @@ def test_half_written_temporary_files_are_removed(tmp_path: Path) -> None:
     leftover.write_bytes(b"half")
     PartitionLog(tmp_path / "t-0", CONFIG).close()
     assert not leftover.exists()
+
+
+def test_an_index_that_is_written_while_its_segment_is_cut_does_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start would take the segment for a sealed one, miss the next one, and keep the log closed."""
+    log = PartitionLog(tmp_path / "t-0", CONFIG)
+    for number in range(10):
+        log.append(batch(number, 100))
+    job = log.begin_flush()
+    assert job is not None
+    log.end_flush(job.run())
+    second = sorted((tmp_path / "t-0").glob("*.log"))[1]
+    indexings = iter(log.begin_index, None)
+    (late,) = [each for each in indexings if each.path == second]
+    cut_to = log.position(int(second.stem)) + len(batch(3, 100))
+    replace = files.replace_file
+
+    def while_it_is_cut(path: Path, content: bytes) -> None:
+        log.truncate(cut_to)
+        replace(path, content)
+
+    monkeypatch.setattr("headrace.log.index.replace_file", while_it_is_cut)
+    late.run()
+    assert not second.with_suffix(".index").exists()
+    log.abandon()
+    assert PartitionLog(tmp_path / "t-0", CONFIG).end_address == cut_to
 
 
 @settings(max_examples=40, deadline=None)

@@ -171,6 +171,8 @@ class IndexJob:
                 self.islands.append(known)
 
     def _write(self, file: OpenFile) -> None:
+        if not self._is_still(file):
+            return
         directory = self.path.parent
         content = encode(SegmentIndex(self._base, self._end, first_crc_of(file), self._starts))
         try:
@@ -179,9 +181,22 @@ class IndexJob:
             if self.path.exists():
                 logger.warning("no index was written: %s", explained(error, self.path))
             return
-        # Retention removes the index, the segment, the index: one of us removes what we have just written.
-        if not self.path.exists():
+        # Who deletes or cuts a segment removes the index, changes the file, and removes the index: one of us
+        # removes what we have just written.
+        if not self._is_still(file):
             remove(directory, self._base)
+
+    def _is_still(self, file: OpenFile) -> bool:
+        """Whether the segment is the file that was scanned, as long as it was: it may have been deleted, and
+        its topic made again, or cut.
+        """
+        try:
+            now = self.path.stat()
+        except OSError:
+            return False
+        scanned = os.fstat(file.fd)
+        is_same = (now.st_dev, now.st_ino) == (scanned.st_dev, scanned.st_ino)
+        return is_same and now.st_size == self._end - self._base
 
 
 def read_starts(path: Path, file: OpenFile, end_address: int) -> KnownStarts | None:
