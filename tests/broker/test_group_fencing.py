@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import pytest
 
 from fix_zookeeper import ZooKeeperRoom
+from headrace.broker.groups import fencing
 from headrace.broker.groups.coordinator import coordinator_for
 from headrace.broker.groups.fencing import Coordinator, NotCoordinatorError
 from headrace.broker.groups.offset_nodes import Committed, Offsets
@@ -117,3 +118,45 @@ def test_a_coordinator_whose_group_has_moved_to_a_new_broker_stores_nothing(
     first.jobs.run()
     second.jobs.run()
     assert isinstance(late[0], NotCoordinatorError) and first.stored() == 200
+
+
+def test_a_coordinator_that_hangs_before_its_write_stores_nothing_of_a_group_that_moved(
+    session: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has looked at the brokers, and lives; then a new broker registers, and takes the group over."""
+    second = Broker(session, SECOND)
+    late = second.commit(100)
+    taken_over: list[Broker] = []
+    look = fencing.guard
+
+    def hangs(*arguments: Any) -> Mapping[str, int]:
+        found = look(*arguments)
+        if not taken_over:
+            taken_over.append(Broker(session, FIRST))
+            confirmed = taken_over[0].commit(200)
+            taken_over[0].jobs.run()
+            assert confirmed == [None]
+        return found
+
+    monkeypatch.setattr("headrace.broker.groups.offset_nodes.guard", hangs)
+    second.jobs.run()
+    assert isinstance(late[0], NotCoordinatorError) and taken_over[0].stored() == 200
+
+
+def test_a_broker_that_registers_meanwhile_costs_another_coordinator_no_commit(
+    session: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Broker(session, FIRST)
+    confirmed = first.commit(100)
+    others: list[Broker] = []
+    look = fencing.guard
+
+    def hangs(*arguments: Any) -> Mapping[str, int]:
+        found = look(*arguments)
+        if not others:
+            others.append(Broker(session, SECOND))
+        return found
+
+    monkeypatch.setattr("headrace.broker.groups.offset_nodes.guard", hangs)
+    first.jobs.run()
+    assert confirmed == [None] and first.stored() == 100

@@ -69,7 +69,8 @@ class Watch:
 class HeldNode:
     """An ephemeral node that is created again after every session loss, until `release()`.
 
-    `counter`: a node whose version grows by one, in the same transaction, each time this one is created.
+    `counter`: a node whose version grows by one, in the same transaction, each time this one is created; its
+    parent's grows, too, and so counts the creations of all.
     """
 
     def __init__(self, session: Session, path: str, data: bytes, *, counter: str | None = None) -> None:
@@ -118,7 +119,7 @@ class HeldNode:
                 self._session.ensure_path(self.path.rpartition("/")[0])
                 self._session.ensure_path(self._counter)
                 creation = self._session.transaction().create(self.path, self.data, ephemeral=True)
-                creation.set(self._counter, b"").commit()
+                creation.set(self._counter, b"").set(self._counter.rpartition("/")[0], b"").commit()
         except NodeExistsError:
             stat = self._session.exists(self.path)
             return stat is not None and stat.owner_session == self._session.session_id

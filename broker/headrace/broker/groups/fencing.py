@@ -5,7 +5,8 @@ session has ended; its successor takes newer commits. Should the old one then go
 accepted before, the group's offset would go back.
 
 So each commit is stored only while its coordinator is registered as the one that accepted it (its broker
-epoch, KIP-380), and the group is still its own by what ZooKeeper holds. Calls block.
+epoch, KIP-380), and the group is still its own by what ZooKeeper holds. A group moves away from a broker that
+lives only when another one registers: so the write also checks that none has since. Calls block.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ def guard(session: ZooKeeperSession, group: str, coordinator: Coordinator) -> Ma
     Raises `NotCoordinatorError`, `CoordinationError`.
     """
     broker_id, epoch = coordinator
-    counter, registration = znodes.registrations(broker_id), znodes.broker(broker_id)
-    # The count of registrations comes before the registration: its version guards what is read then.
-    (counted,) = session.stat_many([counter])
+    registration = znodes.broker(broker_id)
+    # The count of all registrations comes first: its version guards what is read then.
+    (counted,) = session.stat_many([znodes.REGISTRATIONS])
     stat = session.exists(registration)
     if counted is None or stat is None or stat.created_zxid != epoch:
         raise NotCoordinatorError(
@@ -55,4 +56,4 @@ def guard(session: ZooKeeperSession, group: str, coordinator: Coordinator) -> Ma
     now = coordinator_for(group, documents.numbers(session.children_or_empty(znodes.BROKER_IDS)))
     if now != broker_id:
         raise NotCoordinatorError(f"group {group!r} is coordinated by broker {now}, not by {broker_id}")
-    return {counter: counted.version, registration: -1}
+    return {znodes.REGISTRATIONS: counted.version, registration: -1}

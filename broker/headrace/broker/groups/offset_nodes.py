@@ -45,18 +45,20 @@ def write(
     `NotCoordinatorError`, `CoordinationError`.
     """
     guarded = guard(session, group, coordinator)
-    for (topic, partition), committed in offsets.items():
-        _write(session, group, topic, partition, committed, guarded)
+    for key, committed in offsets.items():
+        guarded = _write(session, group, key, committed, coordinator, guarded)
 
 
 def _write(
     session: ZooKeeperSession,
     group: str,
-    topic: str,
-    partition: int,
+    key: TopicPartition,
     committed: Committed,
+    coordinator: Coordinator,
     guarded: Mapping[str, int],
-) -> None:
+) -> Mapping[str, int]:
+    """Stores one offset; returns the guard that held, for the next one."""
+    topic, partition = key
     path = znodes.offset(group, topic, partition)
     nodes = {path: str(committed.offset)}
     if committed.metadata:
@@ -69,10 +71,14 @@ def _write(
             put = transaction.create if session.exists(node_path) is None else transaction.set
             put(node_path, data.encode())
         try:
-            return transaction.commit()
+            transaction.commit()
+            return guarded
         except NodeExistsError:
             continue
+        except BadVersionError:  # a broker has registered: the group may be its own now
+            guarded = guard(session, group, coordinator)
         except NoNodeError:
+            guarded = guard(session, group, coordinator)
             session.ensure_path(znodes.offsets(group, topic))
     raise BadVersionError(f"{path} was created or deleted concurrently in {ATTEMPTS_MAX} attempts; retry")
 
