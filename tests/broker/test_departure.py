@@ -15,6 +15,8 @@ from fix_broker import BrokerCluster, StartCluster
 from fix_zookeeper import ZooKeeperRoom
 from headrace.broker.leadership.departure import LED_WAIT_MAX_S, give_away, wait_until_led
 from headrace.coordination import znodes
+from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
+from headrace.coordination.handled_brokers import HandledBrokers
 from headrace.coordination.partition_states import PartitionChange
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.topics import PartitionState, TopicRegistry
@@ -27,6 +29,14 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.02)
+
+
+def registered(session: ZooKeeperSession, *ids: int, handled: tuple[int, ...]) -> None:
+    """Registers brokers, of which a controller has seen the `handled` ones."""
+    brokers = BrokerRegistry(session)
+    for broker_id in ids:
+        brokers.register(BrokerRegistration(broker_id, "127.0.0.1", 9092, "east"))
+    HandledBrokers(session).note([each for each in brokers.live() if each.broker_id in handled], {})
 
 
 @pytest.fixture
@@ -102,6 +112,7 @@ def test_a_change_by_others_meanwhile_is_taken_into_account(zookeeper: ZooKeeper
     with zookeeper.session() as session:
         registry = TopicRegistry(session)
         topic = registry.create("t", uuid4(), {0: (1, 2, 3), 1: (1, 2, 3)})
+        registered(session, 2, 3, handled=(2, 3))
         shrunk = PartitionState(1, 0, (1, 2, 3), (1, 3))
         registry.set_partition_state("t", 0, shrunk, expected=topic.partitions[0])
         changes = give_away(registry, 1, {"t": topic}, [1, 2, 3])
@@ -109,6 +120,20 @@ def test_a_change_by_others_meanwhile_is_taken_into_account(zookeeper: ZooKeeper
         assert registry.get("t").partitions == {
             0: PartitionState(3, 1, (1, 2, 3), (3,)),
             1: PartitionState(2, 1, (1, 2, 3), (2, 3)),
+        }
+
+
+def test_a_broker_that_came_back_unseen_by_a_controller_is_given_nothing(zookeeper: ZooKeeperRoom) -> None:
+    """Its disk may be an empty one, and it is still in the in-sync set: who follows it would lose all."""
+    with zookeeper.session() as session:
+        registry = TopicRegistry(session)
+        registered(session, 2, 3, handled=(3,))
+        topic = registry.create("t", uuid4(), {0: (1, 2, 3), 1: (1, 2)})
+        changes = give_away(registry, 1, {"t": topic}, [1, 2, 3])
+        assert [change.partition for change in changes] == [0]
+        assert registry.get("t").partitions == {
+            0: PartitionState(3, 1, (1, 2, 3), (2, 3)),
+            1: PartitionState(1, 0, (1, 2), (1, 2)),
         }
 
 

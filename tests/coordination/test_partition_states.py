@@ -14,6 +14,7 @@ from fix_zookeeper import ZooKeeperRoom
 from headrace.coordination import partition_states, znodes
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
 from headrace.coordination.errors import BadVersionError, CorruptNodeError, TopicNotRegisteredError
+from headrace.coordination.handled_brokers import HandledBrokers
 from headrace.coordination.partition_states import (
     CHANGES_PER_TRANSACTION_MAX,
     REASSIGNED_PER_TRANSACTION_MAX,
@@ -182,6 +183,38 @@ def test_a_broker_that_has_registered_again_does_not_join(
         (now,) = brokers.live()
         assert registry.set_partition_states([replace(join, joining={3: now.epoch})]) == [None]
         assert registry.get("t").partitions[0] == full
+
+
+def test_a_broker_leads_only_once_a_controller_has_handled_its_registration(
+    zookeeper: ZooKeeperRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before that it may have an empty disk, and be in the in-sync set of its predecessor."""
+    with zookeeper.session() as writer, zookeeper.session() as other:
+        registry, brokers, handled = TopicRegistry(writer), BrokerRegistry(other), HandledBrokers(other)
+        before = create(writer, "t").partitions[0]
+        after = replace(before, leader=3, leader_epoch=before.leader_epoch + 1)
+        change = PartitionChange("t", 0, before, after, handled_only=True)
+        (problem,) = registry.set_partition_states([change])
+        assert isinstance(problem, StaleBrokerError) and problem.broker_id == 3
+        held = brokers.register(BrokerRegistration(3, "127.1.0.13", 9092, "east"))
+        (problem,) = registry.set_partition_states([change])
+        assert isinstance(problem, StaleBrokerError) and "no controller has seen that" in str(problem)
+        handled.note(brokers.live(), {})
+        store = partition_states._Present.store
+
+        def bounced(present: Any, changes: Sequence[PartitionChange]) -> None:
+            monkeypatch.setattr(partition_states._Present, "store", store)
+            held.release()
+            brokers.register(BrokerRegistration(3, "127.1.0.13", 9092, "east"))
+            store(present, changes)
+
+        monkeypatch.setattr(partition_states._Present, "store", bounced)
+        (problem,) = registry.set_partition_states([change])
+        assert isinstance(problem, StaleBrokerError), "it has registered again since it was looked at"
+        assert registry.get("t").partitions[0] == before
+        handled.note(brokers.live(), {})
+        assert registry.set_partition_states([change]) == [None]
+        assert registry.get("t").partitions[0] == after
 
 
 def test_who_lost_what_guards_its_writes_writes_nothing(zookeeper: ZooKeeperRoom) -> None:

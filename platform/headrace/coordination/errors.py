@@ -47,6 +47,10 @@ class CorruptNodeError(CoordinationError):
     """A node's content is not what this version of headrace writes. Names the path and the problem."""
 
 
+class GuardError(CoordinationError):
+    """A node that the caller must still hold is gone or has changed: nothing more was written."""
+
+
 class TopicExistsError(CoordinationError):
     """A topic of this name exists already."""
 

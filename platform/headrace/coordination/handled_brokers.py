@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from headrace.coordination import documents, znodes
 from headrace.coordination.brokers import BrokerRegistration
-from headrace.coordination.errors import BadVersionError, CorruptNodeError, NoNodeError
+from headrace.coordination.errors import BadVersionError, CorruptNodeError, GuardError, NoNodeError
 from headrace.coordination.nodes import Node
-from headrace.coordination.partition_states import GuardError
 from headrace.coordination.session import ZooKeeperSession
 
 logger = logging.getLogger(__name__)
@@ -41,7 +40,7 @@ class HandledBrokers:
         nodes = self._session.get_many(znodes.handled_broker(broker.broker_id) for broker in unknown)
         new: list[NewRegistration] = []
         for broker, node in zip(unknown, nodes, strict=True):
-            epoch, directory_id = _parse(node)
+            epoch, directory_id = parse_handled(node)
             if epoch == broker.epoch:
                 self._handled[broker.broker_id] = epoch
             else:
@@ -67,10 +66,10 @@ class HandledBrokers:
 
     def is_handled(self, broker_id: int, epoch: int) -> bool:
         """Whether a controller has handled this registration."""
-        return _parse(self._session.get_or_none(znodes.handled_broker(broker_id)))[0] == epoch
+        return parse_handled(self._session.get_or_none(znodes.handled_broker(broker_id)))[0] == epoch
 
 
-def _parse(node: Node | None) -> tuple[int, str]:
+def parse_handled(node: Node | None) -> tuple[int, str]:
     """Returns the broker epoch and the directory's id; nothing handled where it cannot be read."""
     if node is None or not node.data:
         return 0, ""

@@ -18,6 +18,8 @@ from headrace.coordination.errors import (
     NoNodeError,
     TopicNotRegisteredError,
 )
+from headrace.coordination.errors import GuardError as GuardError
+from headrace.coordination.handled_brokers import parse_handled
 from headrace.coordination.nodes import Node
 from headrace.coordination.session import ZooKeeperSession
 
@@ -53,8 +55,10 @@ class PartitionState:
 class PartitionChange:
     """A new state of a partition, to be stored if the present one is `expected`.
 
-    `joining`: by broker id, the broker epoch in which a new member of the in-sync set was seen to be in sync;
-    nothing is stored if it has registered again since, or is gone (KIP-903).
+    `joining`: by broker id, the broker epoch in which a new member of the in-sync set was seen to be in sync,
+    or a new leader was known; nothing is stored if it has registered again since, or is gone (KIP-903).
+    `handled_only`: a new leader must be registered, and a controller must have handled this registration.
+    Until then it may have come back with an empty disk, and still be in the in-sync set.
     """
 
     topic: str
@@ -62,6 +66,19 @@ class PartitionChange:
     expected: PartitionState
     new: PartitionState
     joining: Mapping[int, int] = field(default_factory=dict)
+    handled_only: bool = False
+
+    @property
+    def unproven_leader(self) -> int | None:
+        """The new leader whose registration must have been handled, if there is one."""
+        leads = self.new.leader not in (NO_LEADER, self.expected.leader)
+        return self.new.leader if self.handled_only and leads else None
+
+    @property
+    def relied_on(self) -> frozenset[int]:
+        """The brokers that must still be registered as they were when this was decided."""
+        leader = self.unproven_leader
+        return frozenset(self.joining if leader is None else (*self.joining, leader))
 
     @property
     def reassigns(self) -> bool:
@@ -85,11 +102,13 @@ class StaleStateError(BadVersionError):
 
 
 class StaleBrokerError(CoordinationError):
-    """A new member of the in-sync set is no longer registered as the one that was seen to be in sync."""
+    """A new member of the in-sync set is no longer registered as the one that was seen to be in sync; or no
+    controller has handled the registration of a new leader yet. `broker_id`: which broker.
+    """
 
-
-class GuardError(CoordinationError):
-    """A node that the caller must still hold is gone or has changed: nothing more was written."""
+    def __init__(self, broker_id: int, problem: str) -> None:
+        super().__init__(f"broker {broker_id} {problem}")
+        self.broker_id = broker_id
 
 
 def check_changes(changes: Sequence[PartitionChange]) -> None:
@@ -169,9 +188,14 @@ class _Present:
         paths = [*states, *map(znodes.topic, topics)]
         self._nodes = dict(zip(paths, session.get_many(paths), strict=True))
         self._topics = {name: self._parsed(name) for name in topics}
-        brokers = sorted({broker for change in changes for broker in change.joining})
+        brokers = sorted({broker for change in changes for broker in change.relied_on})
         held = [*map(znodes.registrations, brokers), *map(znodes.broker, brokers), *guard]
         self._stats = dict(zip(held, session.stat_many(held), strict=True))
+        leaders = {leader for change in changes if (leader := change.unproven_leader) is not None}
+        handled = session.get_many(znodes.handled_broker(leader) for leader in sorted(leaders))
+        self._handled = {
+            leader: parse_handled(node)[0] for leader, node in zip(sorted(leaders), handled, strict=True)
+        }
         for path, version in guard.items():
             stat = self._stats[path]
             if stat is None or version not in (-1, stat.version):
@@ -202,23 +226,30 @@ class _Present:
             if again and found == change.new:
                 return None, True
             return StaleStateError(change, found), False
-        for broker, epoch in change.joining.items():
+        return self._stale_broker(change), False
+
+    def _stale_broker(self, change: PartitionChange) -> StaleBrokerError | None:
+        """Returns which broker is not what the change relies on, if one is not."""
+        for broker in sorted(change.relied_on):
             stat = self._stats[znodes.broker(broker)]
-            if (
-                stat is None
-                or stat.created_zxid != epoch
-                or self._stats[znodes.registrations(broker)] is None
-            ):
-                now = "not registered" if stat is None else f"registered in broker epoch {stat.created_zxid}"
-                return StaleBrokerError(f"broker {broker} is {now}, expected {epoch}"), False
-        return None, False
+            if stat is None or self._stats[znodes.registrations(broker)] is None:
+                return StaleBrokerError(broker, "is not registered")
+            epoch = change.joining.get(broker, stat.created_zxid)
+            if epoch != stat.created_zxid:
+                now = f"is registered in broker epoch {stat.created_zxid}, expected {epoch}"
+                return StaleBrokerError(broker, now)
+            if self._handled.get(broker, epoch) != epoch:
+                return StaleBrokerError(
+                    broker, "has registered again, and no controller has seen that yet: it cannot lead; retry"
+                )
+        return None
 
     def store(self, changes: Sequence[PartitionChange]) -> None:
         """Writes all states, or none. Raises `BadVersionError` or `NoNodeError` if a node has changed."""
         transaction = self._session.transaction()
         for path, version in self._guard.items():
             transaction.check(path, version=version)
-        for broker in sorted({broker for change in changes for broker in change.joining}):
+        for broker in sorted({broker for change in changes for broker in change.relied_on}):
             count = self._stats[znodes.registrations(broker)]
             assert count is not None
             transaction.check(znodes.registrations(broker), version=count.version)

@@ -154,7 +154,7 @@ class LeadershipAdmin:
             if new == states[index]:
                 outcome[index] = None
             else:
-                changes.append(PartitionChange(topic, index, states[index], new))
+                changes.append(PartitionChange(topic, index, states[index], new, handled_only=True))
         return changes
 
 

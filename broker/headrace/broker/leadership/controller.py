@@ -24,7 +24,7 @@ from headrace.coordination.errors import (
     SessionClosedError,
 )
 from headrace.coordination.handled_brokers import HandledBrokers
-from headrace.coordination.partition_states import GuardError, PartitionChange
+from headrace.coordination.partition_states import GuardError, PartitionChange, StaleBrokerError
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.topics import NO_LEADER, TopicRegistry, TopicState
 
@@ -63,8 +63,16 @@ def decide(
             if rebalance:
                 new = prefer(new, brokers.alive)
             if new != state:
-                changes.append(PartitionChange(topic.name, index, state, new))
+                relied_on = _relied_on(cluster, state.leader, new.leader)
+                changes.append(PartitionChange(topic.name, index, state, new, relied_on))
     return changes
+
+
+def _relied_on(cluster: Cluster, before: int, leader: int) -> Mapping[int, int]:
+    """Returns the broker epoch that a new leader must still have when it is written: registered again since,
+    it may have an empty disk."""
+    known = None if leader == before else cluster.brokers.get(leader)
+    return {} if known is None else {leader: known.epoch}
 
 
 class Controller:
@@ -172,8 +180,8 @@ class Controller:
             self._rebalance_at_s = time.monotonic() + self._rebalance_interval_s
 
     def _write(self, reign: Reign, changes: list[PartitionChange]) -> bool:
-        """Returns whether nothing is to be decided again: others may have changed a partition meanwhile, and
-        then the watch brings its new state."""
+        """Returns whether nothing is to be decided again: others may have changed a partition meanwhile, or a
+        new leader has registered again, and then the watch brings what is now."""
         for change in changes:
             if is_unclean(change.expected, change.new):
                 logger.warning(
@@ -205,4 +213,4 @@ class Controller:
         for problem in problems:
             if isinstance(problem, CorruptNodeError):
                 logger.error("controller: %s", problem)
-        return not any(isinstance(problem, BadVersionError) for problem in problems)
+        return not any(isinstance(problem, BadVersionError | StaleBrokerError) for problem in problems)

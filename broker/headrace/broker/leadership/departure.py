@@ -12,7 +12,7 @@ from typing import Final
 
 from headrace.broker.leadership.decisions import without
 from headrace.coordination.errors import BadVersionError
-from headrace.coordination.partition_states import PartitionChange
+from headrace.coordination.partition_states import PartitionChange, StaleBrokerError
 from headrace.coordination.topics import TopicRegistry, TopicState
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def departing(broker_id: int, topics: Iterable[TopicState], alive: Iterable[int]
         for index, state in topic.partitions.items():
             new = without(state, broker_id, living)
             if new != state:
-                changes.append(PartitionChange(topic.name, index, state, new))
+                changes.append(PartitionChange(topic.name, index, state, new, handled_only=True))
     return changes
 
 
@@ -43,7 +43,8 @@ def give_away(
 ) -> list[PartitionChange]:
     """Takes a broker out of the in-sync sets, and gives its partitions to others that are in sync.
 
-    Returns what was changed. Partitions without another in-sync replica keep their leader.
+    Returns what was changed. Partitions without another in-sync replica keep their leader. A broker that has
+    registered again, which no controller has seen yet, is given nothing: its disk may be another one.
     """
     living = frozenset(alive)
     done: list[PartitionChange] = []
@@ -51,10 +52,11 @@ def give_away(
     for _ in range(ATTEMPTS_MAX):
         problems = registry.set_partition_states(changes)
         done += [change for change, problem in zip(changes, problems, strict=True) if problem is None]
+        living -= {problem.broker_id for problem in problems if isinstance(problem, StaleBrokerError)}
         stale = {
             change.topic
             for change, problem in zip(changes, problems, strict=True)
-            if isinstance(problem, BadVersionError)
+            if isinstance(problem, BadVersionError | StaleBrokerError)
         }
         if not stale:
             break

@@ -16,7 +16,7 @@ from headrace.broker.leadership.decisions import without
 from headrace.broker.state import BrokerState
 from headrace.broker.workers import Jobs
 from headrace.coordination.errors import CoordinationError
-from headrace.coordination.partition_states import PartitionChange, StaleStateError
+from headrace.coordination.partition_states import PartitionChange, StaleBrokerError, StaleStateError
 from headrace.coordination.topics import PartitionState, TopicRegistry
 from headrace.log.directory import PartitionName
 
@@ -37,10 +37,12 @@ class Resigning:
 
     def resign(self, name: PartitionName) -> None:
         """Gives a partition away whose log is offline, if this broker leads it and another one can."""
+        unfit: set[int] = set()  # they have registered again, and no controller has seen that yet
         self._change(
             name,
-            lambda known: without(known, self._state.broker_id, self._state.view.brokers.keys()),
+            lambda known: without(known, self._state.broker_id, self._state.view.brokers.keys() - unfit),
             lambda: name in self._state.unopened,
+            unfit.add,
         )
 
     def renew(self, name: PartitionName) -> None:
@@ -51,14 +53,21 @@ class Resigning:
             lambda: self._state.partitions.get(*name) is None,
         )
 
-    def _change(self, name: PartitionName, decide: Decide, is_wanted: Callable[[], bool]) -> None:
+    def _change(
+        self,
+        name: PartitionName,
+        decide: Decide,
+        is_wanted: Callable[[], bool],
+        refused: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """`refused` gets a broker that cannot lead now, before it is decided again."""
         known = self._state.view.partition(*name)
         if known is None or known.leader != self._state.broker_id or len(known.replicas) == 1:
             return
         new = decide(known)
         if new == known or not is_wanted():
             return
-        change = PartitionChange(name.topic, name.partition, known, new)
+        change = PartitionChange(name.topic, name.partition, known, new, handled_only=True)
 
         def done(problem: CoordinationError | None, error: Exception | None) -> None:
             failure = error or problem
@@ -73,6 +82,8 @@ class Resigning:
             elif not isinstance(failure, StaleStateError):
                 # With another state the watch tells, and it is decided again.
                 logger.warning("%s: its leader is not changed yet: %s", name, failure)
-                self._state.loop.call_later(RETRY_MS, lambda: self._change(name, decide, is_wanted))
+                if isinstance(failure, StaleBrokerError):
+                    refused(failure.broker_id)
+                self._state.loop.call_later(RETRY_MS, lambda: self._change(name, decide, is_wanted, refused))
 
         self._jobs.submit(lambda: self._registry.set_partition_states([change])[0], done)
