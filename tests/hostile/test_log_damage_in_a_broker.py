@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from fix_broker import BrokerCluster, RawClient, StartCluster
 from headrace.broker.cold_reads import ColdReads
 from headrace.cli.main import app
+from headrace.log import checkpoint, flushed
 from headrace.log.config import LogConfig
 from headrace.log.errors import LogDamagedError, LogError
 from headrace.log.partition import PartitionLog
@@ -92,6 +93,38 @@ def test_a_damaged_log_is_offline_and_the_others_serve(broker_cluster: StartClus
         assert (appended.error_code, appended.base_offset >= len(whole)) == (0, True)
         assert client.fetch("rot", 0, 0).error_code == 0
         assert client.fetch("rot", 0, len(whole) - 1).error_code == 0
+
+
+def test_what_rots_since_the_last_checkpoint_of_a_killed_broker_is_not_cut_off(
+    broker_cluster: StartCluster,
+) -> None:
+    """Nothing but the note beside the log says that it was flushed."""
+    cluster = broker_cluster()
+    broker = cluster[1]
+    with RawClient(broker.address) as client:
+        client.create_topic("rot")
+        for number in range(10):
+            assert client.produce("rot", 0, batch(b"%d" % number), acks=-1).error_code == 0
+    (victim,) = segments(cluster, "rot-0")
+    whole = victim.read_bytes()
+    saved = checkpoint.load(victim.parent)
+    assert saved is not None and saved.recovery_point == 0
+    deadline_s = time.monotonic() + WAIT_MAX_S
+    while flushed.load(victim.parent, saved.lineage) < len(whole):
+        assert time.monotonic() < deadline_s, "it is noted within a second"
+        time.sleep(0.05)
+    broker.kill()
+    flip(victim, len(whole) // 2)
+    rotten = victim.read_bytes()
+    broker.start()
+    with RawClient(broker.address) as client:
+        assert client.produce("rot", 0, batch()).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert victim.read_bytes() == rotten and not list(victim.parent.glob("*.cut"))
+        victim.write_bytes(whole)  # from a replica, or a backup
+        while (appended := client.produce("rot", 0, batch())).error_code:
+            assert time.monotonic() < deadline_s, "it is opened again within seconds"
+            time.sleep(0.1)
+        assert appended.base_offset >= len(whole)
 
 
 def test_a_bad_batch_refuses_its_readers_only(broker_cluster: StartCluster) -> None:

@@ -112,4 +112,5 @@ def test_a_cut_below_the_old_numbers_is_still_a_cut(tmp_path: Path) -> None:
     again = PartitionLog(folder)
     assert again.end_address == end
     again.close()
-    assert checkpoint.load(folder) == Checkpoint(end, epochs=(EpochStart(0, 0),))
+    lineage = again.notes.lineage
+    assert checkpoint.load(folder) == Checkpoint(end, epochs=(EpochStart(0, 0),), lineage=lineage)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +25,7 @@ from crc32c import crc32c
 from headrace.log.epochs import EpochStart
 from headrace.log.errors import OldLogFormatError
 from headrace.log.files import replace_file
+from headrace.log.flushed import LINEAGE_BITS, NO_LINEAGE
 from headrace.log.names import CHECKPOINT, PREVIOUS_CHECKPOINT, TEMPORARY_SUFFIX
 from headrace.log.producers import ProducerEntry, StoredBatch
 
@@ -42,7 +43,7 @@ class Checkpoint:
     `max_timestamps_ms`: of sealed segments, by base address. `saved_ms`: when it was taken, by the monotonic
     clock of the process that also gave the producers their times; None in a file that lacks it. `epochs`:
     where each leader epoch begins, ascending; None in a file that lacks them. `starts`: addresses of batches
-    below the recovery point, ascending.
+    below the recovery point, ascending. `lineage`: another one after each cut of the log (`log.flushed`).
     """
 
     recovery_point: int
@@ -51,6 +52,7 @@ class Checkpoint:
     saved_ms: int | None = None
     epochs: tuple[EpochStart, ...] | None = None
     starts: tuple[int, ...] = ()
+    lineage: int = NO_LINEAGE
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -70,6 +72,8 @@ def encode(checkpoint: Checkpoint) -> bytes:
         values["epochs"] = checkpoint.epochs
     if checkpoint.starts:
         values["starts"] = checkpoint.starts
+    if checkpoint.lineage != NO_LINEAGE:
+        values["lineage"] = checkpoint.lineage
     body = json.dumps(values, separators=(",", ":")).encode()
     return b"%08x\n" % crc32c(body) + body
 
@@ -102,7 +106,10 @@ def decode(content: bytes, path: Path = Path(FILE_NAME)) -> Checkpoint | None:
         epochs = None if saved is None else tuple(EpochStart(*start) for start in saved)
         point, saved_ms = values["recovery_point"], values.get("saved_ms")
         starts = _starts(values.get("starts"), point)
-        return Checkpoint(point, producers, max_timestamps_ms, saved_ms, epochs, starts)
+        lineage = values.get("lineage")
+        if type(lineage) is not int or not 0 < lineage < 1 << LINEAGE_BITS:
+            lineage = NO_LINEAGE
+        return Checkpoint(point, producers, max_timestamps_ms, saved_ms, epochs, starts, lineage)
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -165,3 +172,15 @@ def save_only(directory: Path, checkpoint: Checkpoint) -> None:
     """
     (directory / PREVIOUS_CHECKPOINT).unlink(missing_ok=True)
     replace_file(directory / FILE_NAME, encode(checkpoint))
+
+
+def save_cut(directory: Path, start_address: int, address: int, lineage: int) -> Checkpoint:
+    """Saves what is known of a log that will be cut at `address`, before that is done; returns it: the newest
+    checkpoint that says nothing of what lies behind, or one that knows nothing. Raises `OSError`.
+    """
+    found = [load(directory), load_previous(directory)]
+    sound = [saved for saved in found if saved is not None and saved.recovery_point <= address]
+    kept = max(sound, key=lambda saved: saved.recovery_point, default=Checkpoint(start_address))
+    kept = replace(kept, lineage=lineage)
+    save_only(directory, kept)
+    return kept

@@ -18,11 +18,12 @@ DIGITS: Final = 20
 
 CHECKPOINT: Final = "checkpoint"
 PREVIOUS_CHECKPOINT: Final = "checkpoint.previous"
+FLUSHED: Final = "flushed"
 IDENTITY: Final = "partition.json"
 GAPS: Final = "gaps.json"
 SET_ASIDE_PLAN: Final = "set-aside.json"
 
-_SINGLE: Final = frozenset({CHECKPOINT, PREVIOUS_CHECKPOINT, IDENTITY, GAPS, SET_ASIDE_PLAN})
+_SINGLE: Final = frozenset({CHECKPOINT, PREVIOUS_CHECKPOINT, FLUSHED, IDENTITY, GAPS, SET_ASIDE_PLAN})
 # `.1` and so on: a second file for the same address.
 _NUMBERED: Final = re.compile(rf"[0-9]{{{DIGITS}}}(\.log(\.new)?|\.index|(\.cut|\.aside)(\.[0-9]+)?)")
 

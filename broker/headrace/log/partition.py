@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.log.checkpoint import CHECKPOINT_EVERY_BYTES, Checkpoint, save_only
+from headrace.log.checkpoint import CHECKPOINT_EVERY_BYTES, Checkpoint, save_cut
 from headrace.log.config import UNLIMITED, LogConfig
 from headrace.log.cutting import expire
 from headrace.log.epochs import LeaderEpochs
@@ -23,6 +23,7 @@ from headrace.log.errors import (
 )
 from headrace.log.files import FileReference, FileSlice, sync_directory
 from headrace.log.flush import Flushed, FlushJob
+from headrace.log.flushed import FlushedNotes
 from headrace.log.index import IndexJob
 from headrace.log.producers import ProducerStates
 from headrace.log.reader import LogReader
@@ -64,18 +65,17 @@ class PartitionLog:
         self.offline: LogOfflineError | None = None
         self.leader_epoch = 0
         directory.mkdir(parents=True, exist_ok=True)
-        segments, self.producers, self.epochs, self._cut_files = open_log(directory, clock)
+        segments, self.producers, self.epochs, self._cut_files, lineage = open_log(directory, clock)
+        self.notes = FlushedNotes(directory, lineage)
         self._segments = SegmentList(segments)
         self._reader = LogReader(directory, self._segments)
         self.end_address = self._segments.end_address
-        self.flushed_address = self.end_address
-        self.staged_end_address = self.end_address
+        self.flushed_address = self.staged_end_address = self.end_address
         # Readers at the end go on, even if the batches before it cannot be read.
         self._reader.keep(self.end_address, self.end_address)
         self._staging = Staging()
-        self._directory_unsynced = False
+        self._directory_unsynced = self._checkpoint_requested = False
         self._checkpointed_address = -1
-        self._checkpoint_requested = False
 
     @property
     def start_address(self) -> int:
@@ -208,6 +208,7 @@ class PartitionLog:
         self._checkpointed_address = -1
 
     def _begin_with(self, segment: Segment) -> None:
+        self.notes.renew()
         self._segments.replace_all(segment)
         self._reader.forget()
         self._checkpoint_requested = True  # from now on the log's end is known by more than its last file
@@ -234,8 +235,7 @@ class PartitionLog:
         if self.offline is not None:
             return None
         if self.flushed_address >= self.end_address:
-            checkpoint = self._take_checkpoint()
-            if checkpoint is None:
+            if (checkpoint := self._take_checkpoint()) is None:
                 return None
             return FlushJob(self.directory, (), False, self.end_address, checkpoint)
         files = tuple(
@@ -313,8 +313,8 @@ class PartitionLog:
         self._checkpoint_requested = False
         self._checkpointed_address = self.end_address
         saved_ms = self.producers.clock_ms() if len(self.producers) else None
-        epochs, starts = self.epochs.starts(), self._segments.sparse_starts()
-        return Checkpoint(self.end_address, tuple(self.producers), known, saved_ms, epochs, starts)
+        epochs, starts, lineage = self.epochs.starts(), self._segments.sparse_starts(), self.notes.lineage
+        return Checkpoint(self.end_address, tuple(self.producers), known, saved_ms, epochs, starts, lineage)
 
     # --- read ---
 
@@ -373,7 +373,7 @@ class PartitionLog:
             raise AddressOutOfRangeError(
                 f"{self.directory}: cannot truncate to {address}, no batch begins there"
             )
-        save_only(self.directory, Checkpoint(self.start_address))
+        known = save_cut(self.directory, self.start_address, address, self.notes.renew())
         segments = self._segments
         segments.truncate(self.directory, address)
         self.epochs.truncate(address)
@@ -381,8 +381,8 @@ class PartitionLog:
         self.flushed_address = min(self.flushed_address, address)
         self._checkpointed_address = -1
         self._reader.forget()
-        self.producers = ProducerStates()
-        for header in segments.headers():
+        self.producers = ProducerStates.restored(known.producers, known.saved_ms)
+        for header in segments.headers(known.recovery_point):
             self.producers.note(header, header.base_offset)
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """Opens a partition's files after a stop, clean or not, and decides what is kept and what is cut off.
 
-What was durable is known from the checkpoint (its recovery point) and from the indexes of sealed segments.
+What was durable is known from the checkpoint (its recovery point), from the indexes of sealed segments, and
+from the note of what was flushed since (`log.flushed`).
 Below that nothing is ever cut, moved or deleted: damage there is a `LogDamagedError`. From the recovery point
 on the stored address, the length and the CRC of every batch are checked. The first bad batch above what was
 durable, and all after it, were never flushed completely, so never acknowledged with acks=all nor shown to a
@@ -18,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from headrace.log import checkpoint, gaps, index
+from headrace.log import checkpoint, flushed, gaps, index
 from headrace.log.checkpoint import Checkpoint
 from headrace.log.cutting import CutFile, cut, cut_files
 from headrace.log.epochs import LeaderEpochs
@@ -52,14 +53,15 @@ NAMED_MAX: Final = 10  # foreign files named in one warning
 
 
 class Opened(NamedTuple):
-    """The segments of a directory, in order, the producers' state at their end, the leaders' epochs, and what
-    was cut off.
+    """The segments of a directory, in order, the producers' state at their end, the leaders' epochs, what was
+    cut off, and the log's lineage.
     """
 
     segments: list[Segment]
     producers: ProducerStates
     epochs: LeaderEpochs
     cut_files: list[CutFile]
+    lineage: int
 
 
 class Files(NamedTuple):
@@ -122,11 +124,12 @@ def open_log(directory: Path, clock: Callable[[], int]) -> Opened:
             saved_ms=producers.clock_ms(),
             epochs=epochs.starts(),
             starts=SegmentList(kept).sparse_starts(),
+            lineage=known.checkpoint.lineage,
         )
     FlushJob(directory, unflushed, directory_too=True, upto_address=end, checkpoint=saved).run()
     if not known.is_certain:
         logger.warning("%s: all %d bytes were checked; a new checkpoint was written", directory, end - point)
-    return Opened(kept, producers, epochs, cut_files(directory))
+    return Opened(kept, producers, epochs, cut_files(directory), known.checkpoint.lineage)
 
 
 def _hand_out_starts(directory: Path, files: Files) -> None:
@@ -154,10 +157,11 @@ def _create(directory: Path, files: Files, clock: Callable[[], int]) -> Opened:
         first = directory / file_name(0, SEGMENT_SUFFIX)
         raise damaged(first, end, "the log's other files are here, but none of its segments")
     if saved is None:
-        checkpoint.save_only(directory, Checkpoint(0))
+        saved = Checkpoint(0, lineage=flushed.new_lineage())
+        checkpoint.save_only(directory, saved)
     segment = Segment(directory, 0, create_at_ms=clock())
     FlushJob(directory, (), directory_too=True, upto_address=0).run()
-    return Opened([segment], ProducerStates(), LeaderEpochs(), [])
+    return Opened([segment], ProducerStates(), LeaderEpochs(), [], saved.lineage)
 
 
 def find_files(directory: Path) -> Files:
@@ -206,7 +210,7 @@ def evidence(directory: Path, files: Files) -> Evidence:
                 directory,
                 max(first, known.recovery_point),
             )
-    durable = max(first, known.recovery_point)
+    durable = max(first, known.recovery_point, flushed.load(directory, known.lineage))
     by_base = {segment.base_address: segment for segment in segments}
     ends = {each.base_address: following.base_address for each, following in pairwise(segments)}
     for base in sorted(files.indexes):

@@ -94,6 +94,7 @@ class SegmentList:
             self.active = self._segments[-1]
             index.remove(directory, self.active.base_address)
         self.active.truncate(address - self.active.base_address)
+        index.remove(directory, self.active.base_address)  # a thread may just have written one: `IndexJob`
 
     def replace_all(self, segment: Segment) -> None:
         """Makes `segment` the only one; deletes the files of the others."""
@@ -103,10 +104,16 @@ class SegmentList:
         for old in deleted:
             old.delete()
 
-    def headers(self) -> Iterator[BatchHeader]:
-        """Yields the header of every batch. Raises `LogDamagedError`, `LogReadError`."""
+    def headers(self, since: int) -> Iterator[BatchHeader]:
+        """Yields the header of every batch from `since` on, where one begins or the log does. Raises
+        `LogDamagedError`, `LogReadError`.
+        """
         for each in self._segments:
-            yield from scan.headers(each.file, each.base_address, each.base_address, each.end_address)
+            if each.end_address > since:
+                begin, is_open = max(each.base_address, since), each.is_open
+                yield from scan.headers(each.file, each.base_address, begin, each.end_address)
+                if not is_open:
+                    each.release()
 
     def sparse_starts(self) -> tuple[int, ...]:
         """Returns what a checkpoint stores: starts in the segments that have no index."""

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headrace.log import checkpoint, gaps
+from headrace.log import checkpoint, flushed, gaps
 from headrace.log.check import MISSING, CheckedSegment, Report, check_partition
 from headrace.log.checkpoint import Checkpoint
 from headrace.log.cutting import copy_range, unused
@@ -162,7 +162,8 @@ def finish(directory: Path) -> list[str]:
     # All that is left was read and is whole: the producers' state follows from it.
     producers = check_partition(directory).producers
     starts = tuple(each for each in checkpoint.starts_in(directory) if each < values["end"])
-    saved = Checkpoint(values["end"], tuple(producers), starts=starts[-checkpoint.STARTS_MAX :])
+    starts, lineage = starts[-checkpoint.STARTS_MAX :], flushed.new_lineage()
+    saved = Checkpoint(values["end"], tuple(producers), starts=starts, lineage=lineage)
     checkpoint.save_only(directory, saved)
     path.unlink()
     sync_directory(directory)

@@ -1,11 +1,13 @@
 """The replicas of a broker put together: the logs that it leads and follows, its fetchers, its in-sync sets.
 
-Owns the order in which these parts are made, and ended.
+Owns the order in which these parts are made, and ended, and what is done to all logs from time to time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from headrace.broker.leadership.resigning import Resigning
 from headrace.broker.network.peers import Peers
@@ -20,6 +22,11 @@ from headrace.broker.workers import Jobs, Workers
 from headrace.coordination.topics import TopicRegistry, TopicState
 from headrace.log.directory import LogDirectory
 from headrace.process.clock import now_ms
+
+logger = logging.getLogger(__name__)
+
+NOTE_EVERY_MS: Final = 1_000.0
+NOTES_PER_JOB_MAX: Final = 2_000  # the next job begins with the other logs
 
 
 class Replication:
@@ -41,6 +48,9 @@ class Replication:
         self._fetchers = Fetchers(state, self.followed, self._links)
         resigning = Resigning(state, registry, control)
         self.manager = ReplicaManager(state, directory, files, self.followed, self._fetchers, resigning)
+        self._files = files
+        self._is_noting = False
+        self._looked_at = 0  # logs, in all rounds
         self._in_sync = InSyncChanges(state, registry, control, state.config["replica.lag.time.max.ms"])
 
     def start(self, topics: Mapping[str, TopicState]) -> None:
@@ -49,6 +59,7 @@ class Replication:
         state, loop = self._state, self._state.loop
         loop.every(state.config["log.retention.check.interval.ms"], self._enforce_retention)
         loop.every(state.config["log.flush.offset.checkpoint.interval.ms"], self._checkpoint)
+        loop.every(NOTE_EVERY_MS, self._note_flushed)
         loop.every(LOOK_INTERVAL_MS, self.manager.look_after_offline)
         loop.every(self._in_sync.check_ms, self._in_sync.check)
 
@@ -81,6 +92,30 @@ class Replication:
         self.followed.checkpoint()
         self.manager.save_high_watermarks()
 
+    def _note_flushed(self) -> None:
+        """Notes beside each log how far it was flushed (`log.flushed`), on a thread, unless it still does."""
+        if self._is_noting:
+            return
+        logs = [partition.log for partition in self._state.partitions]
+        logs += [followed.log for followed in self.followed if not followed.cutting]
+        due: list[Callable[[], None]] = []
+        begin = self._looked_at % max(1, len(logs))
+        for log in (*logs[begin:], *logs[:begin]):
+            self._looked_at += 1
+            note = None if log.offline is not None else log.notes.due(log.flushed_address)
+            if note is not None:
+                due.append(note)
+                if len(due) == NOTES_PER_JOB_MAX:
+                    break
+        if due:
+            self._is_noting = True
+            self._files.submit(lambda: _write_all(due), self._noted)
+
+    def _noted(self, problem: OSError | None, error: Exception | None) -> None:
+        self._is_noting = False
+        if problem is not None or error is not None:
+            logger.warning("how far logs were flushed is not noted: %s", problem or error)
+
     def stop_following(self) -> None:
         """Ends the links to leaders; what was fetched stays. Saves the high watermarks."""
         self._links.close()
@@ -90,3 +125,16 @@ class Replication:
         """Flushes and closes every log."""
         self._state.partitions.close()
         self.followed.close()
+
+
+def _write_all(notes: Sequence[Callable[[], None]]) -> OSError | None:
+    """Writes each note; returns the error of the last that failed. A log may have been deleted meanwhile."""
+    problem = None
+    for write in notes:
+        try:
+            write()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            problem = error
+    return problem
