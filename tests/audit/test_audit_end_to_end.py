@@ -5,22 +5,20 @@ from __future__ import annotations
 import random
 import threading
 import time
+import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import pytest
 
-from fix_audit import AuditorProcess, MirrorProcess, ServiceProcess, wait_for
+from fix_audit import wait_for
+from fix_audit_site import RESOLVE_MAX_S, Site, page_view, running_site
 from fix_audit_world import BUCKET_MS, HOUR_A
-from fix_broker import BrokerCluster
-from fix_registry import RegistryProcess, launch
-from fix_zookeeper import ZooKeeperServer, room_on
+from fix_zookeeper import ZooKeeperServer
 from headrace.audit.evidence import MIRROR_HOP, PRODUCER_HOP, Policy, Status
 from headrace.audit.repair.repairing import judged, wait_until
 from headrace.audit.repair.resending import Resender
-from headrace.audit.report.report import Report, is_complete, report, wait_until_resolved
-from headrace.audit.store.store import AuditStore
+from headrace.audit.report.report import is_complete, report
 from headrace.audit.store.upkeep import KEEP_DEFAULT_MS
 from headrace.audit.times import HOUR_MS
 from headrace.audit.topic.declarations import FROM_LOG
@@ -35,56 +33,12 @@ from headrace.client.exact_batches import BatchSender
 from headrace.client.faults import DropPlan
 from headrace.coordination.declared import ANY, PRODUCERS
 from headrace.events.publisher import EventPublisher
-from headrace.events.schemas import read_schema
 from headrace.events.succession import default_state_dir
 from headrace.process.clock import now_ms
 
-RESOLVE_MAX_S = 60.0
 # Long enough that nothing is overdue while the machine is busy, short enough to see a loss within the test.
 POLICY = Policy(delay_ms=30_000, report_grace_ms=3_000)
 UP_TO_ANALYSIS = Policy(delay_ms=30_000, report_grace_ms=3_000, hops=(PRODUCER_HOP, MIRROR_HOP))
-
-
-@dataclass
-class Site:
-    """East, west and analysis, with registries, mirrors, auditors and the store."""
-
-    clusters: dict[str, BrokerCluster]
-    registry_of: dict[str, str]
-    auditors: dict[str, AuditorProcess]
-    store: AuditStore
-
-    @property
-    def analysis(self) -> BrokerCluster:
-        return self.clusters["analysis"]
-
-    def create_topic(self, name: str, config: Mapping[str, str] | None = None) -> None:
-        for datacenter in ("east", "west"):
-            with Admin(self.clusters[datacenter].bootstrap) as admin:
-                admin.create_topic(name, 2, config=config)
-
-    def publisher(self, datacenter: str, service: str, topic: str, **options: object) -> EventPublisher:
-        return EventPublisher(
-            datacenter=datacenter,
-            service=service,
-            bootstrap=self.clusters[datacenter].bootstrap,
-            registry_url=self.registry_of[datacenter],
-            schemas={topic: read_schema("page-view.avsc")},
-            report_interval_s=0.5,
-            producer_options=options,
-        )
-
-    def says(self, datacenter: str = "analysis", topic: str = ANALYSIS_AUDIT_TOPIC) -> AuditPublisher:
-        return AuditPublisher(
-            bootstrap=self.clusters[datacenter].bootstrap,
-            registry_url=self.registry_of[datacenter],
-            datacenter=datacenter,
-            service="repair",
-            topic=topic,
-        )
-
-    def resolved(self, topic: str, policy: Policy = POLICY) -> Report:
-        return wait_until_resolved(lambda: report(self.store, topic, policy=policy), RESOLVE_MAX_S)
 
 
 @pytest.fixture(scope="module")
@@ -92,47 +46,8 @@ def shared_site(
     zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
     """One site for all tests of this file; each test creates its own topics."""
-    directory = tmp_path_factory.mktemp("site")
-    clusters = {
-        name: BrokerCluster(room_on(zookeeper_server), directory / name, 1, name, {})
-        for name in ("east", "west", "analysis")
-    }
-    registries: dict[str, RegistryProcess] = {}
-    store_url = f"sqlite:///{directory}/audit.db"
-    services: list[ServiceProcess] = []
-    try:
-        for cluster in clusters.values():
-            cluster.directory.mkdir()
-            cluster[1].start(wait=False)
-        # Ids follow from content, so it does not matter that east and west share one.
-        for name in ("east", "analysis"):
-            registries[name] = launch(clusters[name].zookeeper.hosts)
-        urls = {name: registries.get(name, registries["east"]).url for name in clusters}
-        for cluster in clusters.values():
-            cluster[1].wait_until_ready()
-        keeps = ("--mirrors-zookeeper", clusters["analysis"].zookeeper.hosts, "--store", store_url)
-        known = f"{urls['analysis']},{urls['east']}"
-        auditors = {
-            "east": AuditorProcess(clusters["east"], urls["east"], directory),
-            "west": AuditorProcess(clusters["west"], urls["west"], directory),
-            "analysis": AuditorProcess(clusters["analysis"], known, directory, *keeps),
-        }
-        services += auditors.values()
-        services += (MirrorProcess(clusters[n], clusters["analysis"], directory) for n in ("east", "west"))
-        for service in services:
-            service.start(wait=False)
-        for service in services:
-            service.wait_until_ready()
-        store = AuditStore(store_url)
-        yield Site(clusters, urls, auditors, store)
-        store.close()
-    finally:
-        for service in services:
-            service.kill()
-        for registry in registries.values():
-            registry.kill()
-        for cluster in clusters.values():
-            cluster.close()
+    with running_site(zookeeper_server, tmp_path_factory.mktemp("site"), POLICY) as site:
+        yield site
 
 
 @pytest.fixture
@@ -142,10 +57,6 @@ def site(shared_site: Site) -> Site:
         if not auditor.is_running:
             auditor.start()
     return shared_site
-
-
-def page_view(index: int) -> dict[str, object]:
-    return {"remote_host": "10.0.0.1", "method": "GET", "path": f"/{index}", "status": 200}
 
 
 def publish(publisher: EventPublisher, topic: str, count: int, rng: random.Random) -> Counter[int]:
@@ -364,6 +275,18 @@ def test_auditors_killed_at_random_moments_end_in_the_same_counts(site: Site) ->
     assert found.status is Status.COMPLETE, found.to_json()
     counts = {(v.datacenter, v.hour_ms): v.counts for v in found.verdicts}
     assert counts == {key: (count,) * 4 + (0,) for key, count in hours.items()}
+
+
+def test_auditors_and_mirrors_serve_their_metrics(site: Site) -> None:
+    """What `GET /status` of a real process returns has all that its metrics are made of."""
+    found = {}
+    for process in (*site.auditors.values(), *site.mirrors.values()):
+        with urllib.request.urlopen(process.status_url.replace("/status", "/metrics"), timeout=60) as answer:
+            found[process] = answer.read().decode()
+    analysis = found[site.auditors["analysis"]]
+    assert "\nheadrace_audit_store_up 1\n" in analysis
+    assert "# TYPE headrace_audit_store_folded_records_total counter\n" in analysis
+    assert all('\nheadrace_mirror_up{source="' in found[each] for each in site.mirrors.values())
 
 
 def test_auditors_exit_normally(site: Site) -> None:
