@@ -4,7 +4,7 @@
 #   make up / down / status         start the site, stop it, show each unit
 #   make check                      lint, and the tests that need Python alone: a minute and a half
 #   make test                       lint and every test, as CI (PYTEST="tests/broker -k front": only those)
-#   make lint                       ruff, mypy, import-linter
+#   make lint                       ruff, mypy, import-linter (`make style`: ruff alone)
 #   make image                      the container image headrace (docs/containers.md); needs a Docker engine
 #   make bench                      beside Apache Kafka, RabbitMQ, ActiveMQ (QUICK=1: twelve minutes; docs/benchmarks.md)
 #   make bench-hostile              how long honest clients wait while somebody attacks a broker (ROWS="halves groups": these attacks; JSON=file: figures)
