@@ -391,7 +391,7 @@ class SimSession(ZooKeeperSession):
             fired(None)
         self._callbacks.wake()
 
-    def close(self) -> None:
+    def close(self, *, wait_max_s: float | None = None) -> None:
         if self._state is not SessionState.CLOSED:
             self._state = SessionState.CLOSED
             self._callbacks.stop()
