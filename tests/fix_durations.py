@@ -146,9 +146,9 @@ class Watch:
         lines = list(self._run.lines(time.time(), used, self._programs.seconds))
         for line in lines:
             terminalreporter.write_line(line)
-        if lines and self._config.cache is not None:
-            folder = self._config.cache.mkdir("durations")
-            (folder / "run.json").write_text(json.dumps(self._run.details(), indent=1))
+        cache = getattr(self._config, "cache", None)  # not there with `-p no:cacheprovider`
+        if lines and cache is not None:
+            (cache.mkdir("durations") / "run.json").write_text(json.dumps(self._run.details(), indent=1))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -132,14 +132,15 @@ def test_only_what_begins_meanwhile_is_seen_and_named_by_what_it_becomes(tmp_pat
     assert programs.seconds == [("x.jar", 370 / TICKS_PER_S), (UNNAMED, 50 / TICKS_PER_S)]
 
 
-def test_a_run_of_two_processes_ends_with_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("-p", "no:cacheprovider")], ids=["cache", "no cache"])
+def test_a_run_of_two_processes_ends_with_them(tmp_path: Path, options: tuple[str, ...]) -> None:
     (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {TESTS}\n")
     (tmp_path / "conftest.py").write_text(
         "import fix_durations\nfix_durations.RUN_MIN_S = 0.0\npytest_plugins = ['fix_durations']\n"
     )
     for name in ("first", "second"):
         (tmp_path / f"test_{name}.py").write_text("def test_some(): ...\n\ndef test_other(): ...\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadscope"]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadscope", *options]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -147,5 +148,7 @@ def test_a_run_of_two_processes_ends_with_them(tmp_path: Path) -> None:
     assert "  gw1: " in ran.stdout and "  groups: none\n" in ran.stdout
     assert ran.stdout.splitlines()[-1].startswith("4 passed")
     kept = tmp_path / ".pytest_cache" / "d" / "durations" / "run.json"
-    files = json.loads(kept.read_text())["files"]
-    assert {each["file"] for each in files} == {"test_first.py", "test_second.py"}
+    assert kept.exists() == (not options)
+    if not options:
+        files = json.loads(kept.read_text())["files"]
+        assert {each["file"] for each in files} == {"test_first.py", "test_second.py"}
