@@ -194,12 +194,14 @@ def _starter(server: ZooKeeperServer, started: list[BrokerCluster]) -> StartClus
         datacenter: str = "test",
         zookeeper: ZooKeeperRoom | None = None,
         arguments: Callable[[int], list[str]] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> BrokerCluster:
         directory = Path(tempfile.mkdtemp(prefix="headrace-brokers-"))
         cluster = BrokerCluster(zookeeper or room_on(server), directory, count, datacenter, config or {})
         started.append(cluster)
         for broker in cluster.brokers:
             broker.extra_arguments = arguments(broker.broker_id) if arguments else []
+            broker.environment |= environment or {}
         cluster.start()
         return cluster
 

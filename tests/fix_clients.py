@@ -11,10 +11,11 @@ import random
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, overload
 
 import confluent_kafka
 import kafka
@@ -90,17 +91,46 @@ class RealClient(Protocol):
     def read(self, bootstrap: str, what: Read) -> list[Got]: ...
 
 
-def make_samples(count: int, *, seed: int = 2011) -> list[Sample]:
-    """Records that contain their number, half compressible, 10 to 110 bytes, 50 keys, 10 ms apart."""
-    draw = random.Random(seed)
-    return [
-        Sample(
-            EVENT_TIME_MS + i * STEP_MS,
-            b"member-%02d" % (i % 50),
-            b"%08d|" % i + draw.randbytes(draw.randrange(25)).hex().encode() + b"view" * draw.randrange(12),
-        )
-        for i in range(count)
-    ]
+class Samples(Sequence[Sample]):
+    """Records that contain their number, half compressible, 10 to 110 bytes, 50 keys, 10 ms apart.
+
+    They are made at their first use: every test process imports all tests.
+    """
+
+    def __init__(self, count: int, seed: int) -> None:
+        self._count = count
+        self._seed = seed
+
+    @cached_property
+    def _made(self) -> list[Sample]:
+        draw = random.Random(self._seed)
+        return [
+            Sample(
+                EVENT_TIME_MS + i * STEP_MS,
+                b"member-%02d" % (i % 50),
+                b"%08d|" % i
+                + draw.randbytes(draw.randrange(25)).hex().encode()
+                + b"view" * draw.randrange(12),
+            )
+            for i in range(self._count)
+        ]
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, place: int) -> Sample: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Sample]: ...
+    def __getitem__(self, place: int | slice) -> Sample | list[Sample]:
+        return self._made[place]
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self._made)
+
+
+def make_samples(count: int, *, seed: int = 2011) -> Samples:
+    return Samples(count, seed)
 
 
 def read_all(client: RealClient, bootstrap: str, topic: str, count: int) -> list[Got]:

@@ -262,8 +262,14 @@ class EndClients:
         self._real = real
         self._request = request
         self._scratch = scratch
+        self._made: dict[str, EndClient] = {}
 
     def __getitem__(self, name: str) -> EndClient:
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def _make(self, name: str) -> EndClient:
         match name:
             case "confluent-kafka":
                 return _Confluent(self._real[name], self._scratch)

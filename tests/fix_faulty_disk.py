@@ -6,6 +6,7 @@ partition by partition, as a file says. Fixture: `faulty_broker`.
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -45,15 +46,12 @@ for each in ("fdatasync", "pwritev", "pread"):
 class FaultyBroker:
     """A broker with the partitions bad-0 and good-0, whose disk fails or stalls on command."""
 
-    def __init__(self, cluster: BrokerCluster) -> None:
-        self.process: BrokerProcess = cluster[1]
-        folder = cluster.directory / "faulty"
-        folder.mkdir()
+    def __init__(self, start: StartCluster, folder: Path) -> None:
         (folder / "sitecustomize.py").write_text(FAULTY_OS)
         self._plan = folder / "faults"
         path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self.process.environment = {"PYTHONPATH": path, "FAULTS": str(self._plan)}
-        self.process.restart()
+        cluster: BrokerCluster = start(environment={"PYTHONPATH": path, "FAULTS": str(self._plan)})
+        self.process: BrokerProcess = cluster[1]
         with RawClient(self.process.address) as client:
             client.create_topic("bad")
             client.create_topic("good")
@@ -76,5 +74,5 @@ class FaultyBroker:
 
 
 @pytest.fixture
-def faulty_broker(broker_cluster: StartCluster) -> FaultyBroker:
-    return FaultyBroker(broker_cluster())
+def faulty_broker(broker_cluster: StartCluster, tmp_path_factory: pytest.TempPathFactory) -> FaultyBroker:
+    return FaultyBroker(broker_cluster, tmp_path_factory.mktemp("faulty"))

@@ -169,17 +169,13 @@ def produced(client: RawClient) -> tuple[int, str]:
     return result.error_code, result.error_message or ""
 
 
-def test_a_broker_refuses_and_accepts_again(broker_cluster: StartCluster) -> None:
-    cluster = broker_cluster(config={SETTING: "1000000"})
-    broker = cluster[1]
-    folder = cluster.directory / "small"
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(SMALL_DISK)
-    free = folder / "free"
+def test_a_broker_refuses_and_accepts_again(broker_cluster: StartCluster, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SMALL_DISK)
+    free = tmp_path / "free"
     free.write_text("2000000")
-    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-    broker.environment = {"PYTHONPATH": path, "FREE": str(free)}
-    broker.restart()
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {"PYTHONPATH": path, "FREE": str(free)}
+    broker = broker_cluster(config={SETTING: "1000000"}, environment=environment)[1]
 
     def eventually(client: RawClient, code: int) -> str:
         deadline = time.monotonic() + WAIT_MAX_S

@@ -113,13 +113,8 @@ class SettableBroker:
             "log.retention.check.interval.ms": "50",
             "group.initial.rebalance.delay.ms": "0",
         }
-        self.cluster: BrokerCluster = start(config=settings)
-        broker = self.cluster[1]
-        broker.environment |= {
-            "PYTHONPATH": str(SET_CLOCK),
-            "WALL_CLOCK_OFFSET_FILE": str(self._offset),
-        }
-        broker.restart()
+        environment = {"PYTHONPATH": str(SET_CLOCK), "WALL_CLOCK_OFFSET_FILE": str(self._offset)}
+        self.cluster: BrokerCluster = start(config=settings, environment=environment)
 
     def set(self, offset_s: int) -> None:
         new = self._offset.with_suffix(".new")
