@@ -5,6 +5,7 @@ import pytest
 from headrace.broker.produce.refusals import (
     ENTRIES_MAX,
     KEPT_MS,
+    WAITED_MAX_MS,
     Refusals,
     SequencedBatch,
     StoredSequence,
@@ -42,6 +43,28 @@ def test_a_batch_that_another_leader_has_stored_meanwhile_is_not_awaited() -> No
     assert refusals.awaited_before("t", 0, batch(8), 1, StoredSequence(1, 9)) == 4, "of another epoch"
     assert refusals.awaited_before("t", 0, batch(8), 1, StoredSequence(0, 7)) is None
     assert not len(refusals)
+
+
+def test_a_producer_that_never_sends_the_refused_batch_again_is_not_held_back_for_ever() -> None:
+    """Another leader has acknowledged it, and an unclean election has lost it. Each later batch that waits
+    for it is refused, too: that makes the memory of the first refusal no younger.
+    """
+    refusals = Refusals()
+    refusals.note("t", 0, batch(4), GONE, 0)
+    begun_ms = 60_000
+    for now_ms in range(begun_ms, begun_ms + WAITED_MAX_MS, 500):
+        assert refusals.awaited_before("t", 0, batch(8), now_ms) == 4
+        refusals.note("t", 0, batch(8), GONE, now_ms)
+    assert refusals.awaited_before("t", 0, batch(8), begun_ms + WAITED_MAX_MS) is None
+    assert not len(refusals)
+
+
+def test_a_batch_that_is_refused_again_is_waited_for_anew() -> None:
+    refusals = Refusals()
+    for now_ms in (0, WAITED_MAX_MS - 1):
+        refusals.note("t", 0, batch(4), GONE, now_ms)
+        assert refusals.awaited_before("t", 0, batch(8), now_ms) == 4
+    assert refusals.awaited_before("t", 0, batch(8), WAITED_MAX_MS + 1) == 4
 
 
 def test_a_producer_that_starts_a_new_epoch_is_not_held_back() -> None:

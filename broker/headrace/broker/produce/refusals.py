@@ -18,6 +18,9 @@ from headrace.wire.batch import SEQUENCE_SPAN, BatchHeader
 from headrace.wire.errors import ErrorCode
 
 KEPT_MS: Final = 120_000  # the default delivery.timeout.ms: clients retry this long
+# So long a later batch is sent again and again before it is believed that the refused one will not come: the
+# default request.timeout.ms, after which a client that has lost the refusal sends that one first.
+WAITED_MAX_MS: Final = 30_000
 ENTRIES_MAX: Final = 10_000  # beyond it the oldest is forgotten
 
 # After these errors clients send the batch again, and it may not be in the log.
@@ -55,9 +58,12 @@ class StoredSequence(NamedTuple):
 
 
 class _Refused(NamedTuple):
+    """`waits_until_ms`: None as long as no later batch has come."""
+
     epoch: int
     first_sequence: int
     until_ms: int
+    waits_until_ms: int | None = None
 
 
 def sequenced_batch(header: BatchHeader) -> SequencedBatch | None:
@@ -103,12 +109,11 @@ class Refusals:
             return
         key = (topic, partition, batch.producer_id)
         known = self._refused.get(key)
-        first = batch.first_sequence
         if known is not None:
-            if known.epoch == batch.epoch and precedes(known.first_sequence, first):
-                first = known.first_sequence
+            if known.epoch == batch.epoch and precedes(known.first_sequence, batch.first_sequence):
+                return  # it may have been refused because it waits for that one
             self._forget(key)
-        self._refused[key] = _Refused(batch.epoch, first, now_ms + KEPT_MS)
+        self._refused[key] = _Refused(batch.epoch, batch.first_sequence, now_ms + KEPT_MS)
         self._by_producer[batch.producer_id] += 1
         if len(self._refused) > ENTRIES_MAX:
             self._forget(next(iter(self._refused)))
@@ -124,7 +129,8 @@ class Refusals:
         """Returns the sequence number that must come before this batch; None if the batch may be stored.
 
         The awaited batch itself may be stored, and is forgotten then. So is one that the log holds: its
-        producer has sent it to another leader meanwhile. `stored`: the producer's last one in the log.
+        producer has sent it to another leader meanwhile; and one that does not come for `WAITED_MAX_MS` while
+        a later one does. `stored`: the producer's last one in the log.
         """
         if not self._refused or batch is None:
             return None
@@ -137,6 +143,11 @@ class Refusals:
             self._forget(key)
             return None
         if known.epoch == batch.epoch and precedes(known.first_sequence, batch.first_sequence):
+            if known.waits_until_ms is None:
+                self._refused[key] = known._replace(waits_until_ms=now_ms + WAITED_MAX_MS)
+            elif now_ms >= known.waits_until_ms:
+                self._forget(key)
+                return None
             return known.first_sequence
         if known.epoch < batch.epoch or (known.epoch, known.first_sequence) == batch[1:]:
             self._forget(key)
