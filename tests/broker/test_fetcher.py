@@ -116,10 +116,10 @@ class Bench:
         self.answer = done
         return True
 
-    def respond(self, *results: FetchPartitionResult) -> None:
+    def respond(self, *results: FetchPartitionResult, session_id: int = 0) -> None:
         answer, self.answer = self.answer, None
         assert answer is not None
-        answer(FetchResponse([FetchTopicResult("", TOPIC_ID, list(results))]))
+        answer(FetchResponse([FetchTopicResult("", TOPIC_ID, list(results))], session_id=session_id))
 
     def lose(self) -> None:
         answer, self.answer = self.answer, None
@@ -203,6 +203,18 @@ def test_an_answer_to_an_earlier_epoch_is_void(bench: Bench) -> None:
     bench.respond(result(0, batch(0)), result(1, batch(0)))
     assert bench.all[0].log.end_address == 0
     assert bench.all[1].log.end_address == SIZE
+
+
+def test_what_a_void_answer_told_is_asked_for_again(bench: Bench) -> None:
+    """In a session the leader tells nothing twice, and takes it for known."""
+    bench.respond(result(0), result(1), session_id=9)
+    bench.fetchers.follow(bench.all[0], LEADER, 4)
+    bench.respond(result(0, high_watermark=SIZE), session_id=9)
+    request = bench.requests[-1]
+    assert request.session_id == 9 and bench.asked == {0: 0}
+    assert [(topic.topic_id, topic.partitions) for topic in request.forgotten] == [(TOPIC_ID, [0])]
+    bench.respond(result(0, high_watermark=SIZE), session_id=9)
+    assert bench.all[0].leader_high_watermark == SIZE and not bench.requests[-1].forgotten
 
 
 def test_a_log_is_cut_before_anything_is_appended(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

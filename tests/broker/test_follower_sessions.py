@@ -176,6 +176,23 @@ def test_a_higher_high_watermark_is_told_with_the_next_answer(site: Site, follow
     assert not follower.answered()
 
 
+def test_what_a_follower_drops_and_names_is_told_again(site: Site, follower: Follower) -> None:
+    """It followed under another leader epoch when the answer came, and dropped it."""
+    size = site.append(0)
+    site.flush(0)
+    follower.ask({0: 0}, wait_ms=0)
+    follower.answered()
+    follower.ask({0: size}, wait_ms=0)
+    assert follower.answered()[0].high_watermark == size
+    follower.ask({0: size}, wait_ms=0)
+    assert not follower.answered()
+    follower.session.drop((ID, 0))
+    follower.ask({0: size}, wait_ms=0)
+    assert follower.answered()[0].high_watermark == size
+    follower.ask({}, wait_ms=0)
+    assert not follower.answered()
+
+
 def test_leaving_a_partition_out_says_that_the_follower_is_there(site: Site, follower: Follower) -> None:
     for _ in range(5):
         site.now_ms += LAG_MAX_MS * 0.9

@@ -36,7 +36,9 @@ class FetchSession(Generic[Asked]):
         self._gone: dict[Key, None] = {}
 
     def drop(self, key: Key) -> None:
-        """Forgets a partition with the next request, unless that names it."""
+        """Forgets a partition with the next request. If that names it, too, it is new to the leader, which tells
+        again what it has told before.
+        """
         if key in self.held:
             self._gone[key] = None
 
@@ -55,9 +57,8 @@ class FetchSession(Generic[Asked]):
         for key, (part, asked) in named.items():
             topics.setdefault(key[0], []).append(part)
             self.held[key] = asked
-            self._gone.pop(key, None)
         forgotten = _by_topic(self._gone)
-        for key in self._gone:
+        for key in self._gone.keys() - named.keys():
             del self.held[key]
         self._gone.clear()
         return [FetchTopic("", topic_id, parts) for topic_id, parts in topics.items()], forgotten

@@ -244,6 +244,7 @@ class Fetcher:
         if followed not in self._partitions or followed.failure or followed.cutting:
             return
         if (followed.leader_epoch, log.end_address) != asked[1:]:
+            self._session.drop(_key(followed))  # the leader takes for known what this answer told
             return
         try:
             step = next_step(OwnLog(log.start_address, log.end_address, log.epochs), result)
