@@ -36,8 +36,8 @@ class FetchSession(Generic[Asked]):
         self._gone: dict[Key, None] = {}
 
     def drop(self, key: Key) -> None:
-        """Forgets a partition with the next request. If that names it, too, it is new to the leader, which tells
-        again what it has told before.
+        """Forgets a partition with the next request. If that names it, too, it is new to the leader,
+        which tells again what it has told before.
         """
         if key in self.held:
             self._gone[key] = None
