@@ -84,6 +84,7 @@ class SimMember(SimClient):
         self._generation = NO_GENERATION
         self._assignments: dict[str, bytes] | None = None
         self._owns: bool | None = None
+        self._owns_at: Host | None = None  # the coordinator that said so
         self._position: int | None = None
         self._committed = self._turn_number = 0
         self._beat_ms = -HEARTBEAT_MS
@@ -189,7 +190,7 @@ class SimMember(SimClient):
 
     def _synced(self, response: Any) -> None:
         if not self._is_refused(response.error_code):
-            self._owns = response.assignment == OWNS
+            self._owns, self._owns_at = response.assignment == OWNS, self._host()
 
     def _beaten(self, response: Any) -> None:
         code = response.error_code
@@ -209,7 +210,8 @@ class SimMember(SimClient):
         if offset > group.read_to:
             group.problems.append(f"{self.name} begins at {offset} at {self._now}; read is {group.read_to}")
         group.turns += 1
-        group.owner = self._host(), self._member_id
+        # Another coordinator tells offsets, too, and knows nothing of this member.
+        group.owner = (self._host() if self._host() is self._owns_at else None), self._member_id
         self._turn_number, self._position, self._committed = group.turns, offset, offset
 
     def _host(self) -> Host | None:

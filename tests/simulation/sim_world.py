@@ -336,7 +336,8 @@ class World:
         for producer in self.producers:
             for each in producer.acknowledged:
                 offsets = held.get((each.producer, each.epoch, each.sequence), [])
-                if offsets != [each.offset] and (offsets or self._is_promised(each)):
+                # What is not promised may lie where an earlier leader has put it, who never said so.
+                if offsets != [each.offset] and (len(offsets) > 1 or self._is_promised(each)):
                     self.problems.append(
                         f"broker {number}: sequence {each.sequence} of producer {each.producer} was"
                         f" acknowledged at offset {each.offset} at {each.at_ms:.0f} ms; the log holds it"
