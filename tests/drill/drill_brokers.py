@@ -61,12 +61,10 @@ def note(score: Score, plants: list[SitePlant], verdicts: list[Verdict], seed: i
     for plant in plants:
         outcome, false = plant.judge(verdicts)
         found = score.of(store or plant.kind)
-        found.outcomes[outcome] += 1
-        found.false += false
+        whose = f"{plant.kind}, {store}: " if store else ""
+        found.add(outcome, false, seed, f"{whose}{plant.place}", plant.sentences(verdicts))
         if plant.named_s is not None and not plant.is_harmless:
             found.seconds.append(plant.named_s)
-        if outcome is not Outcome.NAMED:
-            found.seeds.setdefault(outcome, set()).add(seed)
 
 
 def _harm_store(site: DrillSite, name: str, rng: random.Random) -> float:

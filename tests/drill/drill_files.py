@@ -16,7 +16,17 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from drill.drill_tables import ADDRESSES_PER_ROW, HOUR, Drilled, Table, drilled_table, encoded, fill, table_of
+from drill.drill_tables import (
+    ADDRESSES_PER_ROW,
+    HOUR,
+    Drilled,
+    Table,
+    Tested,
+    drilled_table,
+    encoded,
+    fill,
+    table_of,
+)
 from drill.drill_truth import Outcome
 
 Plant = Callable[[Table], Path]
@@ -199,14 +209,14 @@ KNOWN_MISSES: Final[dict[str, str]] = {}
 """Kinds that `verify` does not see yet, and why. They make the drill fail as any other."""
 
 
-def run(kind: str, seed: int) -> tuple[Outcome, int]:
+def run(kind: str, seed: int) -> Tested:
     """Plants one failure; returns what `verify` made of it, and how many files it accused that are whole."""
     with drilled_table(f"{kind}/{seed}") as drilled:
         before = drilled.contents()
         return judged(drilled, KINDS[kind](drilled.table), before)
 
 
-def judged(drilled: Drilled, named: Path, before: dict[str, bytes]) -> tuple[Outcome, int]:
+def judged(drilled: Drilled, named: Path, before: dict[str, bytes]) -> Tested:
     """Returns what `verify` makes of a table, of which this file must be named."""
     after = drilled.contents()
     whole = {path for path, data in before.items() if after.get(path) == data}
@@ -215,8 +225,8 @@ def judged(drilled: Drilled, named: Path, before: dict[str, bytes]) -> tuple[Out
     others = [each for each in found if path not in each and named.suffix != ".json"]
     false = sum(each in problem for problem in others for each in whole if each.endswith(".parquet"))
     if not found:
-        return Outcome.MISSED, false
+        return Tested(Outcome.MISSED, false)
     is_manifest = named.suffix == ".json" and named.stem.isdigit()
     words = [path, f"change {int(named.stem)}:"] if is_manifest else [path]
     is_named = any(word in problem for problem in found for word in words)
-    return (Outcome.NAMED if is_named else Outcome.WRONG_PLACE), false
+    return Tested(Outcome.NAMED if is_named else Outcome.WRONG_PLACE, false, (path, *found))

@@ -72,6 +72,23 @@ class SitePlant:
     def is_harmless(self) -> bool:
         return not (self.victims or self.unnumbered_count or self.is_silenced)
 
+    @property
+    def place(self) -> str:
+        """Where it is, and what must be said of it, for people."""
+        status = " or ".join(self.statuses) or ("complete" if self.is_harmless else "not complete")
+        who = [str(tuple(number)) for number in sorted(self.victims)]
+        events = f", {len(who)} events from {who[0]} to {who[-1]}" if who else ""
+        uncounted = f", {self.unnumbered_count} events" if self.unnumbered_count else ""
+        where = "".join(f", addresses {each.start} to {each.end} of {each.partition}" for each in self.places)
+        return f"{self.topic} must be {status}{events}{uncounted}{where}"
+
+    def sentences(self, verdicts: Iterable[Verdict]) -> Iterator[str]:
+        """Yields what a report says of the plant's topic."""
+        for verdict in verdicts:
+            if verdict.topic == self.topic:
+                yield f"{verdict.status}, {verdict.counts}"
+                yield from (f"{finding.hop}: {finding.text}" for finding in verdict.findings)
+
     def judge(self, verdicts: Iterable[Verdict]) -> tuple[Outcome, int]:
         """Returns the outcome so far, and how many events are called lost, doubled or corrupt falsely."""
         mine = [verdict for verdict in verdicts if verdict.topic == self.topic]

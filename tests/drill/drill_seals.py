@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from drill import drill_files
-from drill.drill_tables import HOUR, Drilled, Table, drilled_table
+from drill.drill_tables import HOUR, Drilled, Table, Tested, drilled_table
 from drill.drill_truth import Outcome
 from headrace.warehouse.layout import HOUR_MS
 from headrace.warehouse.manifest import ManifestError
@@ -35,7 +35,7 @@ def proofs_of(table: Table) -> Proofs:
 # --- a file is wrong, and the hour is to be sealed ---
 
 
-def refused(drilled: Drilled, plant: drill_files.Plant) -> tuple[Outcome, int]:
+def refused(drilled: Drilled, plant: drill_files.Plant) -> Tested:
     """Plants, then seals each hour; returns the outcome, and how many whole hours were refused."""
     table, proofs, before = drilled.table, proofs_of(drilled.table), drilled.contents()
     named = drilled.shown(plant(table))
@@ -50,9 +50,9 @@ def refused(drilled: Drilled, plant: drill_files.Plant) -> tuple[Outcome, int]:
     harmed = {hour_ms for hour_ms in HOURS if any(_is_of(table, hour_ms, path) for path in changed)}
     false = len(problems.keys() - harmed)
     if harmed - problems.keys():
-        return Outcome.MISSED, false
+        return Tested(Outcome.MISSED, false, tuple(problems.values()))
     is_named = any(named in problem for problem in problems.values())
-    return (Outcome.NAMED if is_named else Outcome.WRONG_PLACE), false
+    return Tested(Outcome.NAMED if is_named else Outcome.WRONG_PLACE, false, (named, *problems.values()))
 
 
 def _is_of(table: Table, hour_ms: int, path: str) -> bool:
@@ -65,7 +65,7 @@ Edit = Callable[[Table, Path], None]
 """Changes the seal in this file."""
 
 
-def edited(drilled: Drilled, edit: Edit) -> tuple[Outcome, int]:
+def edited(drilled: Drilled, edit: Edit) -> Tested:
     """Seals each hour, then changes one seal; returns the outcome, and how many whole files were accused."""
     table = drilled.table
     seal_in(table.log, proofs_of(table))
@@ -138,7 +138,7 @@ REFUSALS: Final[dict[str, drill_files.Plant]] = {
 KINDS: Final[dict[str, object]] = {**REFUSALS, **EDITS}
 
 
-def run(kind: str, seed: int) -> tuple[Outcome, int]:
+def run(kind: str, seed: int) -> Tested:
     """Plants one failure; returns what came of it, and how many whole hours or files were accused."""
     with drilled_table(f"{kind}/{seed}") as drilled:
         if kind in EDITS:

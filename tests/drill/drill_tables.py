@@ -225,9 +225,16 @@ def report_loads(store_url: str, log: CommitLog) -> None:
         store.close()
 
 
-Run = Callable[[str, int], tuple[Outcome, int]]
-"""Plants one failure of a kind, by a seed; returns the outcome, and how many files or hours were accused that
-are whole."""
+class Tested(NamedTuple):
+    """What came of one plant. `false`: how many whole files or hours were accused. `said`: all problems."""
+
+    outcome: Outcome
+    false: int
+    said: tuple[str, ...] = ()
+
+
+Run = Callable[[str, int], Tested]
+"""Plants one failure of a kind, by a seed."""
 
 
 def add_runs(score: Score, run: Run, kinds: Iterable[str], seeds: range) -> None:
@@ -235,10 +242,7 @@ def add_runs(score: Score, run: Run, kinds: Iterable[str], seeds: range) -> None
     for kind in kinds:
         for seed in seeds:
             began_s = time.monotonic()
-            outcome, false = run(kind, seed)
+            tested = run(kind, seed)
             found = score.of(kind)
-            found.outcomes[outcome] += 1
-            found.false += false
+            found.add(tested.outcome, tested.false, seed, f"seed {seed}", tested.said)
             found.seconds.append(time.monotonic() - began_s)
-            if outcome is not Outcome.NAMED:
-                found.seeds.setdefault(outcome, set()).add(seed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +19,9 @@ from headrace.audit.topic.drills import Outcome as Outcome
 
 NO_ID: Final = -1
 SHOWN_MAX: Final = 12
+SAID_MAX: Final = 8  # sentences of the audit that are kept about one plant
+
+FALSE: Final = "false"
 
 
 class Identity(NamedTuple):
@@ -73,6 +76,22 @@ class Plant:
         found = {Hour(harm.identity.topic, harm.identity.datacenter, harm.hour_ms) for harm in self.harms}
         return found | self.silenced
 
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        identities = sorted({harm.identity for harm in self.harms})
+        ends = [str(tuple(each)) for each in (*identities[:1], *identities[-1:])]
+        topics = sorted({f"{hour.topic} of {hour.datacenter}" for hour in self.hours})
+        return f"seed {self.seed}, {', '.join(topics)} {' to '.join(ends)}"
+
+
+class Answer(NamedTuple):
+    """What the audit said instead of a plant's name, or falsely. `what`: the outcome, or `FALSE`."""
+
+    what: str
+    place: str
+    said: tuple[str, ...]
+
 
 @dataclass
 class KindScore:
@@ -82,6 +101,25 @@ class KindScore:
     false: int = 0
     seconds: list[float] = field(default_factory=list)
     seeds: dict[str, set[int]] = field(default_factory=dict)
+    answers: list[Answer] = field(default_factory=list)
+
+    def add(self, outcome: Outcome, false: int, seed: int, place: str, said: Iterable[str]) -> None:
+        """Adds what came of one plant. `place`, `said`: where it is, and all that the audit says of it."""
+        self.outcomes[outcome] += 1
+        said = tuple(said)
+        if outcome is not Outcome.NAMED:
+            self._note(outcome, seed, place, said)
+        if false:
+            self.add_false(false, seed, place, said)
+
+    def add_false(self, count: int, seed: int, place: str, said: Iterable[str]) -> None:
+        self.false += count
+        self._note(FALSE, seed, place, tuple(said))
+
+    def _note(self, what: str, seed: int, place: str, said: tuple[str, ...]) -> None:
+        self.seeds.setdefault(what, set()).add(seed)
+        if sum(answer.what == what for answer in self.answers) < SHOWN_MAX:
+            self.answers.append(Answer(what, place, said[:SAID_MAX]))
 
     @property
     def is_good(self) -> bool:
@@ -123,16 +161,13 @@ class Score:
             outcome, misplaced = _outcome(plant, verdicts, found, surplus)
             surplus -= misplaced
             kind = self.of(plant.kind)
-            kind.outcomes[outcome] += 1
-            if outcome is not Outcome.NAMED:
-                kind.seeds.setdefault(outcome, set()).add(plant.seed)
+            said = () if outcome is Outcome.NAMED else sentences(verdicts, plant.hours)
+            kind.add(outcome, 0, plant.seed, plant.place, said)
             if plant.named_ms is not None and outcome is Outcome.NAMED and plant.harms:
                 kind.seconds.append((plant.named_ms - plant.planted_ms) / 1000)
         for harm, count in surplus.items():
             plant = next((each for each in plants if harm.identity in each.touched), plants[0])
-            kind = self.of(plant.kind)
-            kind.false += count
-            kind.seeds.setdefault("false", set()).add(plant.seed)
+            self.of(plant.kind).add_false(count, plant.seed, plant.place, [f"{harm}, {count} times"])
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain data for `json.dumps`: sums, then each kind."""
@@ -148,6 +183,7 @@ class Score:
                     "false": kind.false,
                     **_quantiles(kind.seconds),
                     "seeds": {what: sorted(seeds)[:SHOWN_MAX] for what, seeds in kind.seeds.items()},
+                    "answers": [answer._asdict() for answer in kind.answers],
                 }
                 for name, kind in sorted(self.kinds.items())
             },
@@ -168,6 +204,9 @@ class Score:
         for name, each in data["kinds"].items():
             if each["seeds"]:
                 lines.append(f"{name}: seeds {json.dumps(each['seeds'])}")
+            for answer in each["answers"]:
+                lines.append(f"  {answer['what']}: {answer['place']}; the audit said:")
+                lines += [f"    {sentence}" for sentence in answer["said"]] or ["    nothing"]
         return "\n".join(lines)
 
 
@@ -235,6 +274,15 @@ def _harms_of(finding: Finding, verdict: Verdict) -> Counter[Harm]:
             for sequence in range(first, last + 1)
         }
     )
+
+
+def sentences(verdicts: Iterable[Verdict], hours: Collection[Hour]) -> Iterator[str]:
+    """Yields what a report says of these hours."""
+    for verdict in verdicts:
+        hour = Hour(verdict.topic, verdict.datacenter, verdict.hour_ms)
+        if hour in hours:
+            yield f"{hour}: {verdict.status}, {verdict.counts}"
+            yield from (f"{finding.hop}: {finding.text}" for finding in verdict.findings)
 
 
 def note_named(plants: Iterable[Plant], verdicts: Iterable[Verdict], now_ms: int) -> None:

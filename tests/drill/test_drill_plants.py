@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from drill.drill_plants import Number, Place, SitePlant
-from drill.drill_truth import Outcome
+from drill.drill_truth import Outcome, Score
 from fix_audit_world import HOUR_A
 from headrace.audit.evidence import MIRROR_HOP, PRODUCER_HOP, Counts, Finding, Status, Verdict
 
@@ -93,3 +93,21 @@ def test_of_a_log_that_grew_again_what_the_copy_lacks_of_the_later_service_is_tr
     later = replace(finding(Status.LOST, 0, 2), hop=MIRROR_HOP, service="later", producer_id=9)
     assert grown.judge(verdicts(finding(Status.LOST, 3, 5), later)) == (Outcome.NAMED, 0)
     assert LOST.judge(verdicts(finding(Status.LOST, 3, 5), later)) == (Outcome.NAMED, 3)
+
+
+def test_the_score_says_where_a_plant_is_and_what_the_audit_said_instead() -> None:
+    score = Score()
+    found = verdicts(finding(Status.UNKNOWN, 3, 5), finding(Status.LOST, 6, 6))
+    outcome, false = LOST.judge(found)
+    score.of("lost").add(outcome, false, 7, LOST.place, LOST.sentences(found))
+    data = score.to_json()["kinds"]["lost"]
+    place = f"{TOPIC} must be lost, 3 events from (0, 7, 1, 3) to (0, 7, 1, 5)"
+    assert [(each["what"], each["place"]) for each in data["answers"]] == [
+        ("wrong place", place),
+        ("false", place),
+    ]
+    assert data["answers"][0]["said"][1:] == (f"{PRODUCER_HOP}: text", f"{PRODUCER_HOP}: text")
+    assert place in score.table() and data["seeds"] == {"wrong place": [7], "false": [7]}
+    named = Score()
+    named.of("lost").add(Outcome.NAMED, 0, 7, LOST.place, LOST.sentences(found))
+    assert named.to_json()["kinds"]["lost"]["answers"] == []
