@@ -25,6 +25,8 @@ from headrace.warehouse.layout import HOUR_MS
 from headrace.warehouse.manifest import DataFile, HourCount, LoadedRange, Manifest
 from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.report import dedupe_record, load_report
+from headrace.warehouse.seal import hours_to_seal, seal_in, seals
+from headrace.warehouse.seal_checks import problems_of_seals
 from headrace.warehouse.verify import verify_topic
 
 HOUR = 1_431_860_400_000
@@ -137,6 +139,19 @@ def test_a_dedupe_leaves_each_event_once_and_all_counts_agree(tmp_path: Path) ->
         1: [100, 101, 110, 112]
     }
     assert dedupe_topic_hour(table, HOUR).sequence is None
+
+
+def test_an_hour_from_which_a_whole_file_went_is_sealed_again(tmp_path: Path) -> None:
+    table = table_of(tmp_path, FIRST, [(1, 100, "a12"), (1, 101, "a13")])
+    proof = {"counts": {"east": {"warehouse": 12}}}
+    assert seal_in(table.log, {HOUR: proof})[HOUR].rows == 12
+    done = dedupe_topic_hour(table, HOUR)
+    assert done.removed == 2 and rows_of(table) == FIRST
+    assert hours_to_seal(table.log.state(), seals(table.hdfs, table.paths), HOUR + 2 * HOUR_MS, 0) == [HOUR]
+    again = seal_in(table.log, {HOUR: proof})[HOUR]
+    assert (again.version, again.rows, again.previous_rows) == (2, 10, 12)
+    manifests, state = table.log.manifests(), table.log.state()
+    assert problems_of_seals(table.hdfs, table.paths, manifests, state) == []
 
 
 def test_events_without_guids_are_left_alone(tmp_path: Path) -> None:

@@ -228,6 +228,10 @@ class TableState:
         if manifest.kind not in ("compact", "move"):
             changed.update(dict.fromkeys(manifest.hours(), manifest.sequence))
         removed = set(manifest.removed)
+        gone = [self.files[path] for path in removed & self.files.keys()]
+        if manifest.kind == "dedupe":
+            # Of files that only repeat others nothing is left: then there is no new file of the hour.
+            changed.update((file.hour_ms, manifest.sequence) for file in gone)
         files = {path: file for path, file in self.files.items() if path not in removed}
         files.update((file.path, file) for file in manifest.files)
         dead = {path: file for path, file in self.dead_files.items() if path not in removed}
@@ -240,9 +244,7 @@ class TableState:
         if manifest.kind in ("load", "replay", "refill"):
             for hour in (hour for loaded in manifest.ranges for hour in loaded.hours):
                 counted[hour.hour_ms] += hour.rows
-        deletes = manifest.kind in ("retain", "refill", "dedupe")
-        gone = [self.files[path] for path in removed & self.files.keys()] if deletes else []
-        for file in gone:
+        for file in gone if manifest.kind in ("retain", "refill", "dedupe") else ():
             written[file.hour_ms] -= file.rows
         deleted = self.deleted
         if manifest.kind in ("retain", "dedupe"):

@@ -88,6 +88,8 @@ def _moments(manifests: Iterable[Manifest], wanted: set[int]) -> dict[int, list[
             hour_of[file.path] = file.hour_ms
             hours[file.hour_ms].files[file.path] = file.rows
         changed = manifest.hours().keys() & wanted
+        if manifest.kind == "dedupe":
+            changed |= touched
         for hour_ms, rows in _counted(manifest):
             if hour_ms in wanted:
                 hours[hour_ms].counted += rows
