@@ -1,7 +1,8 @@
 """The front listener: behind a TCP balancer, the whole cluster looks like one virtual node.
 
 A producer that knows only the balancer's address may be connected to any broker; that broker passes each
-batch on to its partition's leader, over one ordered connection per leader, so keys keep their order.
+batch on to its partition's leader, over one ordered connection per client and leader: so keys keep their
+order, and clients do not wait for one another.
 Consumers connect to brokers directly; the front refuses their requests.
 """
 
@@ -14,7 +15,7 @@ from headrace.broker.bodies import Tree
 from headrace.broker.core import ClientConnection
 from headrace.broker.handlers import cluster, fetch_results, metadata
 from headrace.broker.handlers.init_producer_id import ProducerIds
-from headrace.broker.network.peers import RESPONSE_WAIT_MAX_S, Lost, Peers
+from headrace.broker.network.peers import RESPONSE_WAIT_MAX_S, Lost, Peers, Sender
 from headrace.broker.produce.job import ACKS_LEADER, ACKS_NONE, PassedPartition, ProduceJob
 from headrace.broker.promise import Promise
 from headrace.broker.service import Api, BrokerService
@@ -141,8 +142,19 @@ class FrontService(BrokerService):
             else:
                 _complete_all(job, passed, response)
 
-        if not self._peers.send(broker.host, broker.port, request, done):
+        sender = self._sender_of(job.connection)
+        if not self._peers.send(broker.host, broker.port, request, done, sender):
             _refuse_all(job, passed, NOT_SENT, f"broker {leader} has too many requests in flight; retry")
+        if job.connection.closed:  # meanwhile: its records were opened on a worker
+            sender.close()
+
+    def _sender_of(self, connection: ClientConnection) -> Sender:
+        sender = connection.passed_on
+        if not isinstance(sender, Sender):
+            sender = self._peers.sender()
+            if not connection.closed:
+                connection.passed_on = sender
+        return sender
 
 
 def _refuse_all(job: ProduceJob, passed: list[PassedPartition], code: ErrorCode, message: str) -> None:

@@ -1,9 +1,10 @@
 """Links to other brokers, on the event loop: requests go out, their responses come back. The front passes
 Produce on through them, and followers fetch.
 
-Owns the order of requests to a broker, and their bounds in bytes and time. One link per broker, opened by
-the first request for it; when it breaks, all its requests fail at once, and the next request opens another.
-Connecting, versions and keepalive are those of `client.connection`.
+Owns the order of requests to a broker, and their bounds in bytes and time. A sender has one link per broker,
+opened by its first request for it; when it breaks, all its requests fail at once, and the next request opens
+another. A broker answers in order, so what shares a link waits for the slowest: each client of a front is a
+sender of its own. Connecting, versions and keepalive are those of `client.connection`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import logging
 import selectors
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -29,7 +30,8 @@ logger = logging.getLogger(__name__)
 CLIENT_ID: Final = "headrace-front"
 RESPONSE_WAIT_MAX_S: Final = 30.0
 DEADLINE_CHECK_MS: Final = 500  # how late an overdue request or connection may be noticed
-IN_FLIGHT_MAX_BYTES: Final = 128 * 1024 * 1024  # to one broker; requests beyond it are refused
+IN_FLIGHT_MAX_BYTES: Final = 128 * 1024 * 1024  # of one link; requests beyond it are refused
+LINKS_TO_A_BROKER_MAX: Final = 1_024  # senders that come when there are so many share one link
 REQUEST_OVERHEAD_BYTES: Final = 256  # overhead charged per request
 RESPONSE_MAX_BYTES: Final = 16 * 1024 * 1024
 
@@ -68,9 +70,9 @@ class _Unfinished:
 
 
 class Peers:
-    """One link per address. `clock_s` decides deadlines. `bound` counts requests until they end, beside those
-    that are being received; `resolve` finds addresses of host names. `client_id` is what other brokers see,
-    `response_max_bytes` the largest response that is read.
+    """All links, by sender and address. `clock_s` decides deadlines. `bound` counts requests until they end,
+    beside those that are being received; `resolve` finds addresses of host names. `client_id` is what other
+    brokers see, `response_max_bytes` the largest response that is read.
     """
 
     def __init__(
@@ -89,14 +91,23 @@ class Peers:
         self.clock_s = clock_s
         self.bound = ReceiveBound(IN_FLIGHT_MAX_BYTES) if bound is None else bound
         self.names = Names(loop, clock_s, resolve)
-        self._links: dict[tuple[str, int], _Link] = {}
+        self._links: dict[_Link, None] = {}
+        self._counts: Counter[BrokerAddress] = Counter()
+        self._shared = Sender()
         self._checks_deadlines = False
 
-    def send(self, host: str, port: int, request: ProduceRequest, done: Done) -> bool:
-        """Sends a request; `done` is called later, or at once if no connection can be started. With acks=0
-        its response is empty, and comes when the kernel has accepted the request.
+    def sender(self) -> Sender:
+        """Returns a sender whose requests wait for one another only."""
+        return Sender()
 
-        False if too much is in flight to that broker already: nothing was sent.
+    def send(
+        self, host: str, port: int, request: ProduceRequest, done: Done, sender: Sender | None = None
+    ) -> bool:
+        """Sends a request; `done` is called later, or at once if no connection can be started. With acks=0
+        its response is empty, and comes when the kernel has accepted the request. Without a `sender` it
+        shares the link that `ask` uses.
+
+        False if too much is in flight on the link already: nothing was sent.
         """
         size_bytes = REQUEST_OVERHEAD_BYTES + sum(
             len(part.records or b"") for topic in request.topics for part in topic.partitions
@@ -108,25 +119,34 @@ class Peers:
         def keep() -> Call:
             return produce_call(_copied(request))
 
-        return self._send(host, port, _Outgoing(produce_call(request), keep, size_bytes), answered)
+        outgoing = _Outgoing(produce_call(request), keep, size_bytes)
+        return self._send(sender or self._shared, BrokerAddress(host, port), outgoing, answered)
 
     def ask(
         self, host: str, port: int, call: Call, done: Answered, *, timeout_s: float = RESPONSE_WAIT_MAX_S
     ) -> bool:
         """Sends a call that refers to no received bytes; as `send`."""
         outgoing = _Outgoing(call, lambda: call, REQUEST_OVERHEAD_BYTES, timeout_s)
-        return self._send(host, port, outgoing, done)
+        return self._send(self._shared, BrokerAddress(host, port), outgoing, done)
 
-    def _send(self, host: str, port: int, outgoing: _Outgoing, done: Answered) -> bool:
-        link = self._links.get((host, port))
+    def _send(self, sender: Sender, address: BrokerAddress, outgoing: _Outgoing, done: Answered) -> bool:
+        if address in sender.shares:
+            sender = self._shared
+        link = sender.links.get(address)
+        if link is None and sender is not self._shared and self._counts[address] >= LINKS_TO_A_BROKER_MAX:
+            sender.shares.add(address)  # for good: else a later request could overtake one of the shared link
+            sender = self._shared
+            link = sender.links.get(address)
         if link is None:
             try:
-                link = _Link(self, BrokerAddress(host, port))
+                link = _Link(self, sender, address)
             except NetworkError as error:
                 logger.warning("%s", error)
                 done(Lost(str(error), was_sent=False))
                 return True
-            self._links[host, port] = link
+            sender.links[address] = link
+            self._links[link] = None
+            self._counts[address] += 1
         if not link.send(outgoing, done):
             return False
         if not self._checks_deadlines:
@@ -137,25 +157,44 @@ class Peers:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is on its way to or from any broker."""
-        return all(link.is_idle for link in self._links.values())
+        return all(link.is_idle for link in self._links)
 
-    def forget(self, address: BrokerAddress) -> None:
+    def forget(self, link: _Link, address: BrokerAddress) -> None:
         """Removes a link; called by the link when it ends."""
-        self._links.pop((address.host, address.port), None)
+        if link in self._links:
+            del self._links[link]
+            self._counts[address] -= 1
 
     def close(self) -> None:
         """Ends all links; their requests are lost."""
-        for link in list(self._links.values()):
+        for link in list(self._links):
             link.fail(NetworkError("the broker stops"))
 
     def _check_deadlines(self) -> None:
         """Repeats while a request is unfinished: one timer for all requests instead of one per request."""
         now_s = self.clock_s()
-        for link in list(self._links.values()):
+        for link in list(self._links):
             link.check_deadline(now_s)
         self._checks_deadlines = not self.is_idle
         if self._checks_deadlines:
             self.loop.call_later(DEADLINE_CHECK_MS, self._check_deadlines)
+
+
+class Sender:
+    """The links of one client of a front. Use it by `Peers.send`."""
+
+    __slots__ = ("is_closed", "links", "shares")
+
+    def __init__(self) -> None:
+        self.links: dict[BrokerAddress, _Link] = {}
+        self.shares: set[BrokerAddress] = set()  # the brokers to which it has no link of its own
+        self.is_closed = False
+
+    def close(self) -> None:
+        """The client is gone: its links end once what it has sent is answered."""
+        self.is_closed = True
+        for link in list(self.links.values()):
+            link.end_if_spent()
 
 
 class _Outgoing(NamedTuple):
@@ -172,8 +211,9 @@ class _Outgoing(NamedTuple):
 class _Link:
     """A connection to one broker. Raises `NetworkError` if it cannot be started."""
 
-    def __init__(self, peers: Peers, address: BrokerAddress) -> None:
+    def __init__(self, peers: Peers, sender: Sender, address: BrokerAddress) -> None:
         self._peers = peers
+        self._sender = sender
         self._address = address
         self._unfinished: dict[_Unfinished, None] = {}  # in the order of arrival, and of deadlines
         self._unfinished_bytes = 0
@@ -183,6 +223,7 @@ class _Link:
         self._fd = -1
         self._events = READABLE | WRITABLE
         self._has_failed = False
+        self._is_handling = False
         known = peers.names.known(address.host)
         if known is not None:
             self._connect(known)
@@ -249,6 +290,7 @@ class _Link:
 
     def on_ready(self, events: int) -> None:
         assert self._connection is not None
+        self._is_handling = True
         # As in `selectors`: an error makes the socket ready for both.
         mask = selectors.EVENT_READ if events & ~WRITABLE else 0
         mask |= selectors.EVENT_WRITE if events & ~READABLE else 0
@@ -261,7 +303,10 @@ class _Link:
         except ClientError as error:
             self.fail(error)
             return
-        self._watch()
+        finally:
+            self._is_handling = False
+        if not self.end_if_spent():
+            self._watch()
 
     def on_failure(self) -> None:
         self.fail(NetworkError("handling its response failed"))
@@ -289,11 +334,22 @@ class _Link:
         if oldest is not None and now_s >= oldest.deadline_s:
             self.fail(NetworkError(f"{self._address} did not respond within {oldest.timeout_s:g} s"))
 
+    def end_if_spent(self) -> bool:
+        """Ends the link if its sender is gone and everything is answered; returns whether it did."""
+        if not self._sender.is_closed or not self.is_idle or self._is_handling:
+            return False
+        self._end(NetworkError("the client is gone"))
+        return True
+
     def fail(self, error: ClientError) -> None:
         """Ends the link; its requests are lost."""
         logger.warning("the link to the broker at %s broke: %s", self._address, error)
+        self._end(error)
+
+    def _end(self, error: ClientError) -> None:
         self._has_failed = True
-        self._peers.forget(self._address)
+        self._sender.links.pop(self._address, None)
+        self._peers.forget(self, self._address)
         unsent, self._unsent = self._unsent, deque()
         if self._connection is not None:
             self._peers.loop.unregister(self._fd)

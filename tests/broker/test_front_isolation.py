@@ -1,0 +1,129 @@
+"""Clients of a front do not wait for one another: each has its own links to the leaders."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from fix_broker import BrokerCluster, RawClient, StartCluster
+from fix_client import StartCluster as StartFakeCluster
+from fix_ports import free_port
+from fix_zookeeper import ZooKeeperRoom
+from headrace.broker.loop import EventLoop
+from headrace.broker.network import peers as links
+from headrace.broker.network.peers import Lost, Peers, Sender
+from headrace.wire.primitives import NO_UUID
+from headrace.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
+from headrace.wire.records import Record, encode_batch
+
+SLOW_FLUSH_MS = 20_000
+QUICK_MAX_S = 5.0
+RAW = encode_batch([Record(0, 1_000, None, b"v")])
+
+
+@pytest.fixture
+def cluster(
+    broker_cluster: StartCluster, zookeeper: ZooKeeperRoom
+) -> Iterator[tuple[BrokerCluster, list[int]]]:
+    ports = [free_port(), free_port()]
+
+    def arguments(broker_id: int) -> list[str]:
+        port = ports[broker_id - 1]
+        return ["--front-listen", f"127.0.0.1:{port}", "--front-advertise", f"127.0.0.1:{port}"]
+
+    yield broker_cluster(2, zookeeper=zookeeper, arguments=arguments), ports
+
+
+def test_a_topic_that_flushes_seldom_delays_no_other_client(
+    cluster: tuple[BrokerCluster, list[int]],
+) -> None:
+    brokers, ports = cluster
+    with RawClient(brokers[1].address) as client:
+        client.create_topic("slow", 2, {"flush.ms": str(SLOW_FLUSH_MS), "flush.messages": "1000000"})
+        client.create_topic("quick", 2)
+    front = f"127.0.0.1:{ports[0]}"
+    with RawClient(front) as slow, RawClient(front) as quick:
+        for partition in (0, 1):  # one of them is led by the other broker
+            slow.send(slow.produce_frame("slow", partition, RAW))
+        time.sleep(0.2)
+        began_s = time.monotonic()
+        assert [quick.produce("quick", partition, RAW).error_code for partition in (0, 1)] == [0, 0]
+        assert time.monotonic() - began_s < QUICK_MAX_S
+
+
+class Links:
+    def __init__(self) -> None:
+        self.loop = EventLoop()
+        self.peers = Peers(self.loop)
+
+    def send(self, port: int, sender: Sender) -> list[ProduceResponse | Lost]:
+        responses: list[ProduceResponse | Lost] = []
+        topics = [ProduceTopic("t", NO_UUID, [ProducePartition(0, RAW)])]
+        assert self.peers.send(
+            "127.0.0.1", port, ProduceRequest(None, -1, 1_000, topics), responses.append, sender
+        )
+        return responses
+
+    def turn_until_idle(self) -> None:
+        deadline = time.monotonic() + 20
+        while not self.peers.is_idle:
+            assert time.monotonic() < deadline, "waited too long"
+            self.loop.turn(0.05)
+
+    @property
+    def count(self) -> int:
+        return len(self.peers._links)
+
+
+@pytest.fixture
+def made() -> Iterator[Links]:
+    links = Links()
+    yield links
+    links.peers.close()
+    links.loop.close()
+
+
+def test_a_client_that_leaves_takes_its_links_along(made: Links, fake_cluster: StartFakeCluster) -> None:
+    port = fake_cluster().brokers[0].port
+    stays = made.peers.sender()
+    for _ in range(20):
+        leaves = made.peers.sender()
+        answered = made.send(port, leaves)
+        made.turn_until_idle()
+        leaves.close()
+        assert isinstance(answered[0], ProduceResponse)
+        made.send(port, stays)
+        made.turn_until_idle()
+    assert made.count == 1
+
+
+def test_what_a_client_sent_before_it_left_is_stored(made: Links, fake_cluster: StartFakeCluster) -> None:
+    cluster = fake_cluster()
+    senders = [made.peers.sender() for _ in range(10)]
+    responses = [made.send(cluster.brokers[0].port, sender) for sender in senders]
+    for sender in senders:
+        sender.close()
+    made.turn_until_idle()
+    assert all(isinstance(response, ProduceResponse) for [response] in responses)
+    assert len(cluster.log().batches) == 10
+    assert made.count == 0
+
+
+def test_links_to_a_broker_are_bounded_and_requests_keep_their_order(
+    made: Links, fake_cluster: StartFakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "LINKS_TO_A_BROKER_MAX", 3)
+    port = fake_cluster().brokers[0].port
+    senders = [made.peers.sender() for _ in range(10)]
+    for sender in senders:
+        made.send(port, sender)
+    assert made.count == 3 + 1, "those beyond the bound share one"
+    made.turn_until_idle()
+    for sender in senders[:3]:
+        sender.close()
+    assert made.count == 1
+    made.send(port, senders[9])
+    assert made.count == 1, "it stays where its earlier requests may still be"
+    made.turn_until_idle()
