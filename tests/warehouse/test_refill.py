@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fix_warehouse import BASE_TIME_MS, HOUR_MS, TestTopic, World, click
+from fix_warehouse import BASE_TIME_MS, HOUR_MS, NUMBER, WORD, TestTopic, World, click, event_schema
+from headrace.registry.client import SchemaRegistryClient
 from headrace.warehouse import crash
-from headrace.warehouse.api import list_hours, refill_topic_hours, unsound, verify_topics
+from headrace.warehouse.api import (
+    list_hours,
+    refill_topic_hours,
+    replay_topics,
+    unsound,
+    verify_topics,
+)
 from headrace.warehouse.checksums import checksum_of
 from headrace.warehouse.commitlog import CommitConflictError
 from headrace.warehouse.hdfs.remote_file import RemoteFile
@@ -128,6 +137,38 @@ def drop_rows(patched: pytest.MonkeyPatch, world: World, count: int) -> None:
         raise AssertionError("the load wrote no file of the first hour")
 
     patched.setattr(loading, "stage_load", forgetful)
+
+
+def test_dead_letters_whose_cause_is_fixed_come_back_by_a_replay_alone(world: World) -> None:
+    topic = filled(world, "letters")
+    foreign, subject = event_schema(NUMBER, WORD, {"name": "later", "type": "int"}), f"{topic.name}-other"
+    with SchemaRegistryClient(world.registry_url) as registry:
+        foreign_id = registry.register(subject, foreign)
+        registry.delete_subject(subject)
+        registry.delete_subject(subject, permanent=True)
+    parsed, values = fastavro.parse_schema(foreign), []
+    for event in clicks(5_000, 4):
+        out = io.BytesIO(b"\0" + foreign_id.to_bytes(4, "big"))
+        out.seek(5)
+        fastavro.schemaless_writer(out, parsed, {**event, "later": 7})
+        values.append((out.getvalue(), BASE_TIME_MS))
+    topic.publish(clicks(2 * COUNT, COUNT))
+    topic.send(values)
+    assert topic.load().dead_lettered == 4
+    with SchemaRegistryClient(world.registry_url) as registry:
+        assert registry.register(subject, foreign) == foreign_id
+    hours = sorted(topic.log.state().hours())
+    assert refill(world, topic, *hours) == [RefillResult(topic.name, each) for each in hours]
+    delete(world, files_of(topic, BASE_TIME_MS)[0])
+    done = refill(world, topic, *hours)
+    assert [each.problem for each in done] == ["", ""]
+    report = load_report(topic.log.manifest(done[0].sequence or 0))
+    assert report is not None and report.partitions == ()
+    assert numbers(topic) == list(range(3 * COUNT))
+    (replayed,) = replay_topics(world.spark, options(world), [topic.name])
+    assert (replayed.rows, replayed.still_dead) == (4, 0)
+    assert numbers(topic) == [*range(3 * COUNT), *range(5_000, 5_004)]
+    assert verify_topics(options(world), [topic.name])[0].problems == ()
 
 
 class Died(BaseException):

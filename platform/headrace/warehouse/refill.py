@@ -3,9 +3,11 @@
 Owns what is missing and what is brought: files that are gone, cut or unreadable, and rows that a load did
 not write. The addresses that loads consumed for an hour are read again; of their rows, those that no sound
 file of the hour has become new files, in one change of the table. So nothing is brought twice, a second run
-finds nothing, and a run that is killed leaves a change that the next one completes, or nothing at all.
+finds nothing, and a run that is killed leaves a change that the next one completes, or nothing at all. Dead
+letters are not missing: a replay brings them, once they can be decoded.
 """
 
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -20,9 +22,11 @@ from headrace.audit.store.store import AuditStore
 from headrace.warehouse.change import Change, TopicTable
 from headrace.warehouse.checksums import checksum_of, read_checksum
 from headrace.warehouse.commitlog import CommitConflictError
-from headrace.warehouse.counting import FileCount, NotParquetError, count_file, read_addresses
+from headrace.warehouse.counting import FileCount, NotParquetError, count_file, group, read_addresses
 from headrace.warehouse.decode import OFFSET_COLUMN, PARTITION_COLUMN
 from headrace.warehouse.doubles import removed_offsets
+from headrace.warehouse.hdfs.client import HdfsClient
+from headrace.warehouse.hdfs.errors import HdfsMissingError
 from headrace.warehouse.hdfs.remote_file import RemoteFile
 from headrace.warehouse.layout import HOUR_MS, hour_name
 from headrace.warehouse.loading import (
@@ -43,6 +47,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 REFILLED_NAME: Final = "refilled"
+_log = logging.getLogger(__name__)
+
 Place = tuple[int, int]
 """A partition, and an hour of Kafka timestamps (ms)."""
 
@@ -137,14 +143,15 @@ def _refill(spark: "SparkSession", table: TopicTable, hour_ms: int, subject: str
     change = Change(table, "refill")
     with change.discarded_on_error():
         staged = stage_planned(spark, change, hour.ranges, subject)
-        missing = _missing(change, hour, [file for file in staged.files if _is_of(file, hour_ms)])
+        letters = _letters(table, state)
+        missing = _missing(change, hour, [file for file in staged.files if _is_of(file, hour_ms)], letters)
         lost_rows = sum(file.rows for file in hour.unsound)
         rows = sum(file.count.rows for file in missing)
         if rows < lost_rows or not rows:
             table.hdfs.delete(change.staging)
             problem = f"only {rows} of {lost_rows} missing rows are still in the log; nothing was changed"
             return RefillResult(table.topic, hour_ms, problem=problem if rows < lost_rows else "")
-        ranges = _reported(hour, staged.files, missing, table.log.manifests())
+        ranges = _reported(table.hdfs, hour, staged.files, missing, letters, table.log.manifests())
     removed = tuple(file.path for file in hour.unsound)
     files_before = {file.path for file in state.hours().get(hour_ms, [])}
 
@@ -212,17 +219,39 @@ def _is_of(file: StagedFile, hour_ms: int) -> bool:
     return not file.is_dead and file.hour_number * HOUR_MS == hour_ms
 
 
-def _missing(change: Change, hour: _Hour, staged: Sequence[StagedFile]) -> list[StagedFile]:
+def _letters(table: TopicTable, state: TableState) -> dict[int, Any]:
+    """Returns the offsets of the table's dead letters, by partition, as sorted arrays."""
+    found: dict[int, list[Any]] = {}
+    for file in state.dead_files.values():
+        try:
+            _add_offsets(found, table.hdfs, file.path, file.size_bytes)
+        except (NotParquetError, HdfsMissingError) as error:
+            # No replay can bring its letters either.
+            _log.warning("%s", error)
+    return _sorted(found)
+
+
+def _add_offsets(found: dict[int, list[Any]], hdfs: HdfsClient, path: str, size_bytes: int) -> None:
+    addresses = read_addresses(hdfs, path, size_bytes)
+    for partition in np.unique(addresses.partitions):
+        found.setdefault(int(partition), []).append(addresses.offsets[addresses.partitions == partition])
+
+
+def _sorted(found: Mapping[int, list[Any]]) -> dict[int, Any]:
+    return {partition: np.unique(np.concatenate(offsets)) for partition, offsets in found.items()}
+
+
+def _missing(
+    change: Change, hour: _Hour, staged: Sequence[StagedFile], letters: Mapping[int, Any]
+) -> list[StagedFile]:
     """Returns staged files of the rows that no sound file has; rewrites those of which it has some."""
     hdfs = change.table.hdfs
-    held: dict[int, list[Any]] = {}
+    held: dict[int, list[Any]] = {partition: [offsets] for partition, offsets in letters.items()}
     for path, size_bytes in hour.sound.items():
-        addresses = read_addresses(hdfs, path, size_bytes)
-        for partition in np.unique(addresses.partitions):
-            held.setdefault(int(partition), []).append(addresses.offsets[addresses.partitions == partition])
+        _add_offsets(held, hdfs, path, size_bytes)
     for partition, removed in removed_offsets(change.table.log.manifests()).items():
         held.setdefault(partition, []).append(removed)
-    known = {partition: np.unique(np.concatenate(offsets)) for partition, offsets in held.items()}
+    known = _sorted(held)
     found: list[StagedFile] = []
     for number, file in enumerate(staged):
         addresses = read_addresses(hdfs, file.path, file.size_bytes)
@@ -261,9 +290,11 @@ def _not_in(known: Mapping[int, Any], partitions: Any, offsets: Any) -> Any:
 
 
 def _reported(
+    hdfs: HdfsClient,
     hour: _Hour,
     staged: Iterable[StagedFile],
     missing: Iterable[StagedFile],
+    letters: Mapping[int, Any],
     manifests: Iterable[Manifest],
 ) -> tuple[LoadedRange, ...]:
     """Returns what the audit has not heard of: the rows that were in no load's report.
@@ -273,7 +304,7 @@ def _reported(
     """
     brought = _rows_of(file.count for file in missing)
     if hour.unsound:
-        held = _rows_of(file.count for file in staged if not file.is_dead)
+        held = _rows_of(_without(hdfs, file, letters) for file in staged if not file.is_dead)
         said = _said(manifests, {place[0] for place in held})
         brought = {
             place: min(brought.get(place, 0), max(0, held[place] - said.get(place, 0))) for place in held
@@ -285,11 +316,21 @@ def _reported(
     return tuple(LoadedRange(partition, 0, 0, tuple(hours)) for partition, hours in by_partition.items())
 
 
+def _without(hdfs: HdfsClient, file: StagedFile, letters: Mapping[int, Any]) -> FileCount:
+    """Returns the counts of a file without the rows at these offsets."""
+    if not letters:
+        return file.count
+    addresses = read_addresses(hdfs, file.path, file.size_bytes)
+    kept = _not_in(letters, addresses.partitions, addresses.offsets)
+    rest = (addresses.partitions[kept], addresses.offsets[kept], addresses.hours_ms[kept])
+    return replace(file.count, rows=int(kept.sum()), groups=group(file.path, *rest))
+
+
 def _rows_of(counts: Iterable[FileCount]) -> dict[Place, int]:
     rows: dict[Place, int] = {}
-    for group in (group for count in counts for group in count.groups):
-        place = (group.partition, group.timestamp_hour_ms)
-        rows[place] = rows.get(place, 0) + group.rows
+    for each in (each for count in counts for each in count.groups):
+        place = (each.partition, each.timestamp_hour_ms)
+        rows[place] = rows.get(place, 0) + each.rows
     return rows
 
 
