@@ -12,10 +12,11 @@ from fix_memory_hdfs import MemoryHdfs
 from fix_parquet import parquet_of
 from headrace.warehouse import commitlog, crash
 from headrace.warehouse import seal as seal_module
+from headrace.warehouse.change import TopicTable
 from headrace.warehouse.commitlog import CommitConflictError, CommitLog
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.errors import HdfsUnreachableError
-from headrace.warehouse.layout import TopicPaths
+from headrace.warehouse.layout import HOUR_MS, TopicPaths
 from headrace.warehouse.manifest import (
     DataFile,
     HourCount,
@@ -25,6 +26,8 @@ from headrace.warehouse.manifest import (
     TableState,
     digest_of,
 )
+from headrace.warehouse.options import WarehouseOptions
+from headrace.warehouse.retain import retain_topic
 from headrace.warehouse.seal import NotSealedError, Seal
 
 PATHS = TopicPaths("/data", "t")
@@ -151,6 +154,38 @@ def test_two_runs_may_complete_the_same_change(monkeypatch: pytest.MonkeyPatch) 
     assert check(hdfs, published).next_sequence == 2
 
 
+def test_files_that_are_removed_before_they_have_moved_do_not_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A load commits after a retention has begun, and dies before its files are in their places."""
+    hdfs, published = MemoryHdfs(), list[int]()
+    run_load(hdfs, "first", published)
+    complete_all = CommitLog.complete_all
+
+    def then_a_load_dies(self: CommitLog, publish: commitlog.Publish | None) -> list[Manifest]:
+        completed = complete_all(self, publish)
+        monkeypatch.setattr(CommitLog, "complete_all", complete_all)
+        with monkeypatch.context() as patch:
+
+            def reached(step: str) -> None:
+                if step == "committed":
+                    raise Died
+
+            patch.setattr(crash, "reached", reached)
+            with pytest.raises(Died):
+                run_load(hdfs, "second", published)
+        return completed
+
+    monkeypatch.setattr(CommitLog, "complete_all", then_a_load_dies)
+    warehouse = WarehouseOptions("hdfs://x", "http://x", "x:1", "http://x", audit=False)
+    table = TopicTable("t", warehouse, hdfs, lambda manifest: published.append(manifest.sequence))
+    assert retain_topic(table, keep_ms=HOUR_MS).rows == 20
+    run_load(hdfs, "third", published)
+    visible = {name for name in hdfs.files if name.startswith(f"{PATHS.hourly}/")}
+    assert visible == set(CommitLog(hdfs, PATHS).state().files), "a removed file came back"
+    assert set(published) == {0, 1, 2, 3}
+
+
 def test_the_response_to_a_commit_may_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     hdfs, published = MemoryHdfs(), list[int]()
     rename = MemoryHdfs.rename
@@ -182,6 +217,36 @@ def test_a_written_state_replaces_the_manifests_before_it(monkeypatch: pytest.Mo
     monkeypatch.setattr(hdfs, "read", noted_read)
     assert CommitLog(hdfs, PATHS).state() == state
     assert read == [PATHS.state(7), PATHS.manifest(8), PATHS.manifest(9)]
+
+
+def test_what_a_dead_run_left_does_not_make_the_next_ones_read_the_whole_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commitlog, "INCOMPLETE_MAX", 8)
+    hdfs, published = MemoryHdfs(), list[int]()
+    for number in range(40):
+        run_load(hdfs, f"c{number}", published)
+    hdfs.write(f"{PATHS.staged('orphan')}/0", b"x")
+    with monkeypatch.context() as patch:
+        patch.setattr(crash, "reached", lambda step: _die_at(step, "committed"))
+        with pytest.raises(Died):
+            run_load(hdfs, "last", published)
+    read, reads = MemoryHdfs.read, list[str]()
+
+    def noted(self: MemoryHdfs, path: str, **part: int) -> bytes:
+        reads.append(path)
+        return read(self, path, **part)
+
+    monkeypatch.setattr(MemoryHdfs, "read", noted)
+    staged = CommitLog(hdfs, PATHS).staged_changes()
+    found = [(each.change_id, each.manifest and each.manifest.sequence) for each in staged]
+    assert found == [("last", 40), ("orphan", None)]
+    assert len(reads) == 8, reads
+
+
+def _die_at(step: str, at: str) -> None:
+    if step == at:
+        raise Died
 
 
 def test_a_run_killed_in_the_middle_of_any_write_leaves_nothing_that_stops_the_next(

@@ -36,6 +36,10 @@ _log = logging.getLogger(__name__)
 
 STATE_EVERY: Final = 64
 """A state is written after so many manifests, so reading the log reads at most so many."""
+INCOMPLETE_MAX: Final = 2 * STATE_EVERY
+"""A change that is not complete is among so many of the last ones: each run completes, before it commits its
+own, all that were committed before it began. So an orphan makes nobody read the whole log.
+"""
 ATTEMPTS_MAX: Final = 20
 MOVES_AT_ONCE: Final = 8
 
@@ -169,6 +173,11 @@ class CommitLog:
 
     def complete(self, manifest: Manifest, publish: Publish | None) -> None:
         """Runs the remaining steps of a committed change. Repeatable, also by two processes at once."""
+        if manifest.removed:
+            # A file that an earlier change has not moved yet would come to its place after its removal.
+            for earlier in self.to_complete():
+                if earlier.sequence < manifest.sequence:
+                    self.complete(earlier, publish)
         self._remove(manifest)
         self._move(manifest)
         crash.reached("moved")
@@ -194,7 +203,7 @@ class CommitLog:
             return []
         wanted = {entry.name for entry in staged}
         committed: dict[str, Manifest] = {}
-        for sequence in reversed(self._sequences()[1]):
+        for sequence in reversed(self._sequences()[1][-INCOMPLETE_MAX:]):
             if wanted <= committed.keys():
                 break
             manifest = self.manifest(sequence)
