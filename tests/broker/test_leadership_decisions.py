@@ -175,6 +175,9 @@ def test_an_unclean_election_is_a_choice() -> None:
     elected = elect(state, known, unclean=True)
     assert elected == at(2, 5, (2,)) and is_unclean(state, elected)
     assert not is_unclean(at(1, 4, (1, 2)), at(2, 5, (2,)))
+    nobody_else = Brokers({1}, frozenset({1}), frozenset({1}))
+    elected = elect(state, nobody_else, unclean=True)
+    assert elected == at(1, 5, (1,)) and is_unclean(state, elected, nobody_else.empty), "with an empty disk"
 
 
 def test_a_broker_with_an_empty_disk_is_not_in_sync() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -31,6 +31,7 @@ from headrace.coordination.topics import NO_LEADER, TopicRegistry, TopicState
 logger = logging.getLogger(__name__)
 
 RETRY_PAUSE_S: Final = 0.2
+UNEXPECTED_RETRY_S: Final = 5.0
 CLOSE_WAIT_MAX_S: Final = 5.0
 NAMED_MAX: Final = 10  # partitions in one line of the log
 
@@ -144,9 +145,11 @@ class Controller:
     # --- the controller's thread ---
 
     def _run(self) -> None:
+        wait_s = self._rebalance_interval_s
         while not self._closing:
-            self._wake.wait(self._rebalance_interval_s)
+            self._wake.wait(wait_s)
             self._wake.clear()
+            wait_s = self._rebalance_interval_s
             reign = self._reign
             if reign is None or not reign.is_own or self._closing:
                 continue
@@ -159,7 +162,8 @@ class Controller:
                 time.sleep(RETRY_PAUSE_S)
                 self._wake.set()
             except Exception:
-                logger.exception("controller: an unexpected error")
+                logger.exception("controller: an unexpected error; retrying in %g s", UNEXPECTED_RETRY_S)
+                wait_s = UNEXPECTED_RETRY_S
 
     def _act(self, reign: Reign) -> None:
         with self._lock:
@@ -172,21 +176,21 @@ class Controller:
         )
         rebalance = self._rebalance_interval_s is not None and time.monotonic() >= self._rebalance_at_s
         changes = decide(known, brokers_now, self._unclean, rebalance=rebalance)
-        all_written = self._write(reign, changes) if changes else True
+        all_written = self._write(reign, changes, brokers_now.empty) if changes else True
         if new and all_written:
             self._handled.note([each.broker for each in new], reign.guard)
         if rebalance:
             assert self._rebalance_interval_s is not None
             self._rebalance_at_s = time.monotonic() + self._rebalance_interval_s
 
-    def _write(self, reign: Reign, changes: list[PartitionChange]) -> bool:
+    def _write(self, reign: Reign, changes: list[PartitionChange], empty: Set[int]) -> bool:
         """Returns whether nothing is to be decided again: others may have changed a partition meanwhile, or a
         new leader has registered again, and then the watch brings what is now."""
         for change in changes:
-            if is_unclean(change.expected, change.new):
+            if is_unclean(change.expected, change.new, empty):
                 logger.warning(
                     "%s-%d: no in-sync replica is alive; broker %d leads it by an unclean election: records "
-                    "that only brokers %s have are lost",
+                    "that only brokers %s had are lost",
                     change.topic,
                     change.partition,
                     change.new.leader,

@@ -49,9 +49,11 @@ def elect(state: PartitionState, brokers: Brokers, *, unclean: bool) -> Partitio
     return _elected(state, NO_LEADER, held)
 
 
-def is_unclean(before: PartitionState, after: PartitionState) -> bool:
-    """Whether an election made a leader of a replica that was not in sync."""
-    return after.leader not in (NO_LEADER, before.leader) and after.leader not in before.isr
+def is_unclean(before: PartitionState, after: PartitionState, empty: Set[int] = frozenset()) -> bool:
+    """Whether an election made a leader of a replica that was not in sync, or that came back `empty`."""
+    if after.leader == NO_LEADER or after.leader_epoch == before.leader_epoch:
+        return False
+    return after.leader in empty or after.leader not in (before.leader, *before.isr)
 
 
 def without(state: PartitionState, broker_id: int, alive: Set[int]) -> PartitionState:
