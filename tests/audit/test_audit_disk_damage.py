@@ -112,6 +112,40 @@ def test_a_range_is_said_once_with_what_its_header_says_and_taken_back_once() ->
     assert disks.news(counters()) == []
 
 
+def test_the_brokers_whose_disks_are_damaged_are_named() -> None:
+    brokers = Brokers()
+    brokers.known = {1: [], 2: [ROT]}
+    disks = asking(brokers)
+
+    def causes() -> list[str]:
+        return [each.cause for each in disks.news(counters())]
+
+    assert causes() == ["on the disk of broker 2, after it was counted: wrong checksum"]
+    brokers.known[1] = [ROT]
+    assert causes() == ["on the disks of brokers 1 and 2, after it was counted: wrong checksum"]
+    brokers.known[2] = [ROT._replace(is_mended=True)]
+    assert causes() == ["on the disk of broker 1, after it was counted: wrong checksum"]
+    assert causes() == []
+    brokers.known[1] = [ROT._replace(is_mended=True)]
+    assert causes() == [""]
+
+
+def test_a_broker_that_is_silent_takes_nothing_back() -> None:
+    """Another broker's disk had the same damage and is whole again: of the silent one nobody knows."""
+    brokers = Brokers()
+    brokers.known = {1: [ROT], 2: [ROT]}
+    disks = asking(brokers)
+    assert len(disks.news(counters())) == 1
+    brokers.known[2] = [ROT._replace(is_mended=True)]
+    brokers.silent = {1}
+    assert [each.cause for each in disks.news(counters())] == [
+        "on the disk of broker 1, after it was counted: wrong checksum"
+    ]
+    assert disks.news(counters()) == []
+    brokers.silent, brokers.known[1] = set(), [ROT._replace(is_mended=True)]
+    assert [each.cause for each in disks.news(counters())] == [""]
+
+
 @pytest.mark.parametrize("problem", ["header", "refused", "cut", "no bytes of its own", "offline"])
 def test_a_range_whose_header_cannot_be_believed_is_named_by_its_addresses(problem: str) -> None:
     rotten = bytearray(LOG.data)
@@ -297,7 +331,7 @@ def test_a_bit_that_flips_after_the_count_is_in_the_report_until_it_is_restored(
     [finding] = corrupt()
     assert (finding["after_address"], finding["before_address"]) == place
     assert (finding["record_count"], finding["partition"]) == (EVENTS_PER_BATCH, 0)
-    assert "clicks, east" in finding["text"] and "on the broker's disk" in finding["text"]
+    assert "clicks, east" in finding["text"] and "on the disk of broker 1" in finding["text"]
     assert auditor.status()["corrupt"] == 1
     with Admin(east.bootstrap) as admin:
         entries = [each for each in admin.describe_broker_configs(1).values() if each.name.startswith(PREFIX)]

@@ -7,8 +7,8 @@ is published like any damaged batch, for all tiers of its partition; so is the n
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from headrace.audit.batches.damage import Damage, damage_of, walk
 from headrace.audit.batches.raw_reader import RawReader
@@ -29,13 +29,22 @@ KEPT_MAX: Final = 20_000  # ranges that were said; beyond, all are said again
 Key = tuple[str, int]
 
 
+class _Place(NamedTuple):
+    """Addresses [start, end) of a partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
 class DiskDamage:
     """Asks all brokers of a cluster. One thread uses it."""
 
     def __init__(self, bootstrap: str, client_id: str, raw: RawReader) -> None:
         self._admin = Admin(bootstrap, client_id=client_id, timeout_ms=ASK_TIMEOUT_MS)
         self._raw = raw
-        self._said: dict[tuple[Key, int, int], bool] = {}
+        self._said: dict[_Place, dict[int, str]] = {}  # the brokers whose disks are damaged there, and why
 
     def close(self) -> None:
         self._admin.close()
@@ -49,48 +58,49 @@ class DiskDamage:
             self._said.clear()
         records: list[CorruptRecord] = []
         looks = 0
-        for found in self._ask():
-            key = (found.topic, found.partition)
-            counter = counters.get(key)
-            said = (key, found.start, found.end)
-            end = max(found.end, found.start + 1)  # a file that cannot be read has no end
-            if counter is None or end > counter.counted_to or self._said.get(said) is found.is_mended:
+        answers, silent = self._ask()
+        for place, by_broker in _by_place(answers).items():
+            key, end = (place.topic, place.partition), max(place.end, place.start + 1)
+            counter = counters.get(key)  # a file that cannot be read has no end
+            if counter is None or end > counter.counted_to:
+                continue
+            before = self._said.get(place)
+            kept = {number: cause for number, cause in (before or {}).items() if number not in answers}
+            damaged = kept | {number: each.cause for number, each in by_broker.items() if not each.is_mended}
+            if (before is not None and damaged.keys() == before.keys()) or (not damaged and silent):
                 continue
             if looks == RANGES_PER_ASK_MAX:
                 break
             looks += 1
-            damage = self._look(found, end)
-            if not found.is_mended:
-                place = f"{found.topic}-{found.partition}: addresses {found.start} to {end}"
-                logger.error("%s are corrupt on a broker's disk: %s", place, found.cause)
-            records += counter.partition.corrupt(damage)
-            self._said[said] = found.is_mended
+            cause = _cause(damaged)
+            if cause:
+                logger.error("%s-%d: addresses %d to %d are corrupt %s", *key, place.start, end, cause)
+            records += counter.partition.corrupt(self._look(place, end, cause))
+            self._said[place] = damaged
         return records
 
-    def _ask(self) -> Iterator[DamagedRange]:
-        """Yields what the brokers know; of a range that was mended and is damaged again, the damage."""
-        ranges: list[DamagedRange] = []
+    def _ask(self) -> tuple[dict[int, list[DamagedRange]], set[int]]:
+        """Returns what each broker knows, and which brokers do not answer."""
+        answers: dict[int, list[DamagedRange]] = {}
         try:
-            brokers = self._admin.describe_cluster().brokers
+            brokers = set(self._admin.describe_cluster().brokers)
         except UnsupportedApiError:
-            return  # brokers of an older Kafka, which have no scrub either
-        for broker_id in brokers:
+            return {}, set()  # brokers of an older Kafka, which have no scrub either
+        for broker_id in sorted(brokers):
             try:
                 entries = self._admin.describe_broker_configs(broker_id)
             except ClientError as error:
                 logger.info("broker %d does not say what its scrub found: %s", broker_id, error)
                 continue
             parsed = (parse(entry.name, entry.value) for entry in entries.values())
-            ranges += [each for each in parsed if each is not None]
-        damaged = {each[:4] for each in ranges if not each.is_mended}
-        yield from (each for each in ranges if not each.is_mended or each[:4] not in damaged)
+            answers[broker_id] = [each for each in parsed if each is not None]
+        return answers, brokers - answers.keys()
 
-    def _look(self, found: DamagedRange, end: int) -> Damage:
+    def _look(self, found: _Place, end: int, cause: str) -> Damage:
         """Returns the range as a damage, with what its batch's header says if it is one batch.
 
-        Its cause is "" if it is mended.
+        `cause`: "" if it is mended.
         """
-        cause = "" if found.is_mended else f"on the broker's disk, after it was counted: {found.cause}"
         unknown = Damage(found.start, end, cause, in_tally=True)
         try:
             read = self._raw.read(found.topic, found.partition, found.start, end - found.start)
@@ -100,3 +110,25 @@ class DiskDamage:
         if step is None or step.header is None or step.header.next_offset != end:
             return unknown
         return damage_of(step.header, cause, count_is_known=True, in_tally=True)
+
+
+def _by_place(answers: Mapping[int, list[DamagedRange]]) -> dict[_Place, dict[int, DamagedRange]]:
+    """Returns what brokers say of each place."""
+    found: dict[_Place, dict[int, DamagedRange]] = {}
+    for number, ranges in answers.items():
+        for each in ranges:
+            found.setdefault(_Place(*each[:4]), {})[number] = each
+    return found
+
+
+def _cause(damaged: Mapping[int, str]) -> str:
+    """Returns whose disks are damaged, and why; "" if no disk is."""
+    if not damaged:
+        return ""
+    numbers = [str(number) for number in sorted(damaged)]
+    whose = (
+        f"s of brokers {', '.join(numbers[:-1])} and {numbers[-1]}"
+        if numbers[1:]
+        else f" of broker {numbers[0]}"
+    )
+    return f"on the disk{whose}, after it was counted: {'; '.join(dict.fromkeys(damaged.values()))}"
