@@ -127,3 +127,12 @@ def test_links_to_a_broker_are_bounded_and_requests_keep_their_order(
     made.send(port, senders[9])
     assert made.count == 1, "it stays where its earlier requests may still be"
     made.turn_until_idle()
+
+
+def test_links_leave_descriptors_to_logs(made: Links, fake_cluster: StartFakeCluster) -> None:
+    port = fake_cluster().brokers[0].port
+    made.peers = Peers(made.loop, descriptors=64)
+    for _ in range(10):
+        made.send(port, made.peers.sender())
+    assert made.count == 64 // 16 + 1
+    made.turn_until_idle()

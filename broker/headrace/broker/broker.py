@@ -147,7 +147,7 @@ class Broker:
         self._offsets = OffsetStore(self._session, self._control, lambda: registered(self._state))
         self._groups = self._serve_groups(self._offsets)
         self._listener = self._server.bind(*options.listen, self._service)
-        self._peers = Peers(self._loop, bound=self._server.connections.bound)
+        self._peers = Peers(self._loop, bound=self._server.connections.bound, descriptors=descriptor_limit())
         self._front: Listener | None = None
         if options.front_listen is not None:
             advertised = options.front_advertise or options.front_listen

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import selectors
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -32,6 +33,7 @@ RESPONSE_WAIT_MAX_S: Final = 30.0
 DEADLINE_CHECK_MS: Final = 500  # how late an overdue request or connection may be noticed
 IN_FLIGHT_MAX_BYTES: Final = 128 * 1024 * 1024  # of one link; requests beyond it are refused
 LINKS_TO_A_BROKER_MAX: Final = 1_024  # senders that come when there are so many share one link
+LINKS_SHARE: Final = 16  # all links take at most this part of the process's descriptors
 REQUEST_OVERHEAD_BYTES: Final = 256  # overhead charged per request
 RESPONSE_MAX_BYTES: Final = 16 * 1024 * 1024
 
@@ -84,7 +86,10 @@ class Peers:
         resolve: Resolve = look_up,
         client_id: str = CLIENT_ID,
         response_max_bytes: int = RESPONSE_MAX_BYTES,
+        descriptors: int = -1,
     ) -> None:
+        """`descriptors`: how many files and sockets this process may have open; -1: as many as it wants."""
+        self._links_max = sys.maxsize if descriptors < 0 else descriptors // LINKS_SHARE
         self.client_id = client_id
         self.response_max_bytes = response_max_bytes
         self.loop = loop
@@ -133,7 +138,7 @@ class Peers:
         if address in sender.shares:
             sender = self._shared
         link = sender.links.get(address)
-        if link is None and sender is not self._shared and self._counts[address] >= LINKS_TO_A_BROKER_MAX:
+        if link is None and sender is not self._shared and self._has_all_links(address):
             sender.shares.add(address)  # for good: else a later request could overtake one of the shared link
             sender = self._shared
             link = sender.links.get(address)
@@ -153,6 +158,9 @@ class Peers:
             self._checks_deadlines = True
             self.loop.call_later(DEADLINE_CHECK_MS, self._check_deadlines)
         return True
+
+    def _has_all_links(self, address: BrokerAddress) -> bool:
+        return self._counts[address] >= LINKS_TO_A_BROKER_MAX or len(self._links) >= self._links_max
 
     @property
     def is_idle(self) -> bool:
