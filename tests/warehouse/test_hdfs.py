@@ -147,6 +147,52 @@ def test_a_block_without_a_datanode(
             thread.join()
 
 
+class Half(http.server.BaseHTTPRequestHandler):
+    """A DataNode that is killed in the middle of its first two answers."""
+
+    data = b"0123456789" * 1_000
+    kills = 2
+    is_chunked = False
+
+    def do_GET(self) -> None:
+        type(self).kills -= 1
+        kept = self.data[: 4_000 if self.kills >= 0 else None]
+        self.send_response(200)
+        if self.is_chunked:
+            self.send_header("Transfer-Encoding", "chunked")
+            kept = b"%x\r\n%b\r\n%b" % (len(kept), kept, b"" if self.kills >= 0 else b"0\r\n\r\n")
+        else:
+            self.send_header("Content-Length", str(len(self.data)))
+        self.end_headers()
+        self.wfile.write(kept)
+        self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_half_an_answer_is_not_taken_for_a_file(is_chunked: bool) -> None:
+    handler = type("Handler", (Half,), {"is_chunked": is_chunked})
+    with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}"
+            with (
+                HdfsClient(url, patience_s=0) as hasty,
+                pytest.raises(HdfsUnreachableError, match="ended too early"),
+            ):
+                hasty.read("/x")
+            with HdfsClient(url, sleep=lambda _: None) as patient:
+                assert patient.read("/x") == Half.data
+                with pytest.raises(HdfsError, match="10000 bytes instead of 10"):
+                    patient.read("/x", offset=5, length=10)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 def test_an_address_without_hdfs() -> None:
     with HdfsClient("http://127.0.0.1:9", patience_s=0) as client:
         assert "doesn't answer" in str(client.problem())

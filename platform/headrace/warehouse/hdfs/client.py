@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import requests
 from hdfs import InsecureClient
 from hdfs.util import HdfsError as LibraryError
+from urllib3.exceptions import HTTPError
 
 from headrace.warehouse.hdfs.answers import BoundedAnswers
 from headrace.warehouse.hdfs.errors import (
@@ -160,11 +161,18 @@ class HdfsClient:
         """Returns the file's bytes `[offset, offset + length)`, at most `READ_SIZE_MAX_BYTES` of them."""
 
         def read() -> bytes:
+            data = bytearray()
             with self._client.read(path, offset=offset, length=length) as reader:
-                data = reader.read(READ_SIZE_MAX_BYTES + 1)
+                # Only the read that finds the end raises an error if that came too early.
+                while piece := reader.read(READ_SIZE_MAX_BYTES + 1 - len(data)):
+                    data += piece
             if len(data) > READ_SIZE_MAX_BYTES:
                 raise HdfsError(
                     f"read {path}: over the limit of {READ_SIZE_MAX_BYTES} bytes; read it in parts"
+                )
+            if length is not None and len(data) > length:
+                raise HdfsError(
+                    f"HDFS at {self.url}: read {path}: the answer has {len(data)} bytes instead of {length}"
                 )
             return bytes(data)
 
@@ -230,7 +238,7 @@ class HdfsClient:
                 return call()
             except HdfsError:
                 raise
-            except (LibraryError, requests.RequestException) as error:
+            except (LibraryError, requests.RequestException, HTTPError) as error:
                 problem = self._explained(error, what)
             except _SHAPELESS as error:
                 cause = f"{type(error).__name__}: {error}"[:200]
@@ -260,6 +268,8 @@ class HdfsClient:
                     f"{what}: no DataNode has room for another block; add space, then repeat"
                 )
             return explain(text, what) or HdfsError(f"{what}: {_first_line(error)}")
+        if isinstance(error, HTTPError):
+            return HdfsUnreachableError(f"{what}: the answer ended too early; start HDFS, then repeat")
         if isinstance(error, requests.ConnectionError | requests.Timeout):
             if (datanode := self._datanode_of(error)) is not None:
                 return HdfsUnreachableError(
