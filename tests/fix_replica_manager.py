@@ -21,6 +21,7 @@ from headrace.broker.settings.config import BrokerConfig
 from headrace.broker.state import BrokerState
 from headrace.broker.workers import Outcome, Workers
 from headrace.coordination.brokers import BrokerRegistration
+from headrace.coordination.errors import CoordinationError
 from headrace.coordination.partition_states import PartitionChange
 from headrace.coordination.topics import PartitionState, TopicState
 from headrace.log.directory import LogDirectory
@@ -61,18 +62,21 @@ class SilentPeers:
 
 
 class SilentRegistry:
-    """ZooKeeper's topics: notes changes of partitions, which come to nothing. `held`: what it holds."""
+    """ZooKeeper's topics: notes changes of partitions, which come to nothing. `held`: what it holds.
+    `problem`: why it does not take changes.
+    """
 
     def __init__(self) -> None:
         self.changes: list[PartitionChange] = []
+        self.problem: CoordinationError | None = None
         self.held: dict[str, TopicState] = {}
 
     def get(self, name: str) -> TopicState:
         return self.held[name]
 
-    def set_partition_states(self, changes: list[PartitionChange]) -> list[None]:
+    def set_partition_states(self, changes: list[PartitionChange]) -> list[CoordinationError | None]:
         self.changes += changes
-        return [None] * len(changes)
+        return [self.problem] * len(changes)
 
 
 class ReplicaManagerBench:

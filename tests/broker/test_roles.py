@@ -15,6 +15,7 @@ from headrace.broker.partition import Partition
 from headrace.broker.replicas import high_watermarks
 from headrace.broker.replicas.followed import FollowedPartition
 from headrace.broker.replicas.in_sync_changes import InSyncChanges
+from headrace.coordination.partition_states import PartitionChange, StaleStateError
 from headrace.coordination.topics import PartitionState, TopicState
 from headrace.log.directory import PartitionName
 from headrace.wire.batch import readdress
@@ -180,6 +181,30 @@ def test_a_leader_whose_log_fails_gives_it_to_another_and_never_goes_on_in_its_e
     assert [change.new.leader_epoch for change in roles.bench.registry.changes] == [6]
     roles.become(ME, 6)
     assert roles.led is not None
+
+
+def test_an_epoch_that_another_change_kept_from_beginning_begins_once_that_is_known(roles: Roles) -> None:
+    roles.become(ME, 5)
+    led = roles.led
+    assert led is not None
+    registry = roles.bench.registry
+    seen, alone = topic(ME, 5).partitions[0], topic(ME, 5, in_sync=(ME,)).partitions[0]
+    registry.problem = StaleStateError(PartitionChange("t", 0, seen, seen), alone)
+    led.log.take_offline("the disk fails")
+    roles.bench.state.partitions.complete_writes(led)
+    for _ in range(10):
+        roles.bench.manager.look_after_offline()
+        roles.bench.workers.run()
+    assert roles.followed is not None and registry.changes[-1].new.leader_epoch == 6
+    registry.problem = None
+    registry.changes.clear()
+    roles.become(ME, 5, in_sync=(ME,))
+    assert [change.new.leader_epoch for change in registry.changes] == [6]
+    roles.become(ME, 6, in_sync=(ME,))
+    assert roles.led is not None
+    registry.changes.clear()
+    roles.become(ME, 6)
+    assert not registry.changes
 
 
 def test_high_watermarks_are_known_after_a_start(roles: Roles) -> None:

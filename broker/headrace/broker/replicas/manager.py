@@ -87,6 +87,8 @@ class ReplicaManager:
         # Logs that went offline, and still have open files.
         self._failed: list[Partition | FollowedPartition] = []
         self._is_looking = False
+        self._to_renew: set[PartitionName] = set()
+        """Logs that are open again, and lead in a later epoch alone."""
         self._to_open: deque[Call] = deque()
         self._opening_now = 0
         self._applied: Mapping[str, TopicState] = {}
@@ -163,6 +165,8 @@ class ReplicaManager:
                 self._roles.settle(name, topics[topic], config)
                 if name in self._state.unopened:
                     self.resigning.resign(name)
+                elif name in self._to_renew:
+                    self._renew(name, topics[topic])
 
     def _present(self, before: Mapping[str, TopicState], changed: Iterable[str]) -> dict[PartitionName, UUID]:
         """Returns what is open, is being opened, or could not be opened, of these topics."""
@@ -228,10 +232,20 @@ class ReplicaManager:
         now = self._state.view.topics[name.topic]
         known = config if now.config == topic.config else self._state.topic_config(now)
         self._roles.place(name, now, known, log)
-        if again and not self._roles.leads(name, now):
-            self.resigning.renew(name)
+        if again:
+            self._renew(name, now)
         self._state.forget_unopened(name)
         logger.info("%s: open%s, addresses [%d, %d)", name, again, log.start_address, log.end_address)
+
+    def _renew(self, name: PartitionName, topic: TopicState) -> None:
+        """Has a new epoch begun in which a log leads that is open again: decided anew at each change of its
+        partition until it does, since such a change may have kept the epoch from beginning.
+        """
+        if self._roles.leads(name, topic):
+            self._to_renew.discard(name)
+        else:
+            self._to_renew.add(name)
+            self.resigning.renew(name)
 
     def _open_next(self) -> None:
         while self._to_open and self._opening_now < OPENED_AT_ONCE_MAX:
@@ -240,6 +254,7 @@ class ReplicaManager:
 
     def _drop(self, name: PartitionName, *, delete: bool, is_gone: bool) -> None:
         """`is_gone`: there is no such topic any more; else its partition is on other brokers now."""
+        self._to_renew.discard(name)
         offline = self._offline.pop(name, None)
         if offline is not None:
             self._state.forget_unopened(name)
