@@ -200,6 +200,23 @@ def test_a_window_selects_the_hours(world: World, dags: dict[str, DAG]) -> None:
     assert world.sealed() == {HOUR_A + HOUR_MS: (1, 2)}
 
 
+def test_an_hour_with_a_problem_keeps_no_other_hour_from_its_seal_and_its_event(
+    world: World, dags: dict[str, DAG], caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = {HOUR_A: 3, HOUR_A + HOUR_MS: 2, HOUR_A + 2 * HOUR_MS: 4}
+    world.load(rows)
+    world.account_for(rows)
+    stray = f"{TopicPaths(ROOT, TOPIC).hour_dir(HOUR_A + HOUR_MS)}/copied.parquet"
+    with world.hdfs.client() as client:
+        client.write(stray, b"x")
+    run = dags[f"seal-{TOPIC}"].test()
+    assert states(run)["every_hour_sealed"] == "failed"
+    assert world.sealed() == {HOUR_A: (1, 3), HOUR_A + 2 * HOUR_MS: (1, 4)}
+    assert set(events_of(run, TOPIC)) == {"2015-05-17T11:00:00", "2015-05-17T13:00:00"}
+    output = capsys.readouterr().out + caplog.text
+    assert f"1 hour is not sealed: 2015-05-17T12:00:00 is complete: {TOPIC}, 2015-05-17T12: {stray}" in output
+
+
 def test_an_hour_is_not_sealed_before_its_grace_has_passed(world: World, dags: dict[str, DAG]) -> None:
     now_ms = round(datetime.now(UTC).timestamp() * 1000)
     world.load({now_ms - now_ms % HOUR_MS: 1})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 
 from fix_memory_hdfs import MemoryHdfs
 from fix_parquet import parquet_of
+from headrace.warehouse import seal as seal_module
 from headrace.warehouse.checksums import checksum_of
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
@@ -24,7 +26,7 @@ from headrace.warehouse.manifest import (
     ManifestError,
     TableState,
 )
-from headrace.warehouse.seal import NotSealedError, Seal, seal_in, seals
+from headrace.warehouse.seal import NotSealedError, Seal, due_hours, seal_in, seals
 from headrace.warehouse.seal_checks import problems_of_seals
 
 PATHS = TopicPaths("/data", "t")
@@ -210,3 +212,22 @@ def test_a_stored_seal_with_its_digest_is_read() -> None:
     assert (seal.rows, seal.digest) == (6_223, seal.own_digest()) and seal.to_json() == stored
     older = Seal.from_json((GOLDEN / "seal.json").read_bytes(), "seal.json")
     assert replace(seal, digest="") == older
+
+
+def test_an_hour_with_a_problem_keeps_no_other_hour_from_its_seal(monkeypatch: pytest.MonkeyPatch) -> None:
+    hdfs, hours = MemoryHdfs(), [HOUR + number * HOUR_MS for number in range(4)]
+    files = [load(hdfs, 10 + number, hour_ms) for number, hour_ms in enumerate(hours)]
+    log = CommitLog(hdfs, PATHS)
+    # The first one's seal was edited, the third one's file has other bytes.
+    seal_in(log, {hours[0]: {}})
+    path = edited(hdfs, other_rows)
+    hdfs.files[files[2].path] = parquet_of(12, "other 12")
+    load(hdfs, 5, hours[0])
+    with pytest.raises(NotSealedError) as caught:
+        seal_in(log, {hour_ms: {} for hour_ms in hours})
+    assert [hour_ms for hour_ms in hours if hour_ms in caught.value.sealed] == [hours[1], hours[3]]
+    assert caught.value.problems.keys() == {hours[0], hours[2]}
+    assert str(caught.value).startswith(f"{path} is not the seal that was written")
+    assert str(caught.value).endswith("; and 1 more hour")
+    monkeypatch.setattr(seal_module, "HdfsClient", lambda *_, **__: contextlib.nullcontext(hdfs))
+    assert due_hours("http://x", "t", now_ms=hours[3] + 2 * HOUR_MS) == [hours[0], hours[2]]

@@ -17,10 +17,11 @@ from headrace.airflow.hook import HeadraceHook
 from headrace.airflow.hours import by_day, hour_key, hour_list, parse_hour, window
 from headrace.airflow.links import AuditReportLink
 from headrace.airflow.proofs import DELAY_DEFAULT, HOURS_SHOWN_MAX, Proof, proofs_of, refused, summary
+from headrace.audit.evidence import Status
 from headrace.audit.times import is_named
 from headrace.audit.topic.declarations import FROM_LOG, FROM_LOG_TEXT
 from headrace.process.clock import now_ms
-from headrace.warehouse.seal import Seal, due_hours, seal_hours
+from headrace.warehouse.seal import NotSealedError, Seal, due_hours, seal_hours
 
 DUE_TASK: Final = "hours_due"
 SEAL_TASK: Final = "seal"
@@ -87,12 +88,19 @@ class SealHourOperator(BaseOperator):
             for proof in proofs
             if proof.may_be_sealed(self.completeness)
         }
-        made = seal_hours(
-            installation.webhdfs_url,
-            self.topic,
-            {hour_ms: proof.proof_document for hour_ms, proof in sufficient.items()},
-            root=self.root,
-        )
+        problems: dict[int, str] = {}
+        try:
+            made = seal_hours(
+                installation.webhdfs_url,
+                self.topic,
+                {hour_ms: proof.proof_document for hour_ms, proof in sufficient.items()},
+                root=self.root,
+            )
+        except NotSealedError as error:
+            if not error.sealed:
+                raise
+            # These are due no more: their events are of this run or of none.
+            made, problems = error.sealed, error.problems
         seals: dict[str, dict[str, Any]] = {}
         for hour_ms, seal in sorted(made.items()):
             proof = sufficient[hour_ms]
@@ -109,6 +117,9 @@ class SealHourOperator(BaseOperator):
             event.extra = {"hours": seals}
             event.add_partitions(list(seals))
         unsealed = {proof.hour: f"{proof.status}: {proof.problem_text}" for proof in insufficient}
+        for hour_ms, problem in sorted(problems.items()):
+            self.log.warning("not sealed: %s", problem)
+            unsealed[sufficient[hour_ms].hour] = problem
         return {"sealed": list(seals), "unsealed": unsealed}
 
 
@@ -131,10 +142,18 @@ def check_sealed(*, topic: str, delay: timedelta = DELAY_DEFAULT, **context: Any
     days = ti.xcom_pull(task_ids=DUE_TASK)
     if days is None:
         raise AirflowFailException(f"{topic}: the hours that are due are not known; see task {DUE_TASK}")
-    sealed = {hour for result in ti.xcom_pull(task_ids=[SEAL_TASK]) if result for hour in result["sealed"]}
+    results = [result for result in ti.xcom_pull(task_ids=[SEAL_TASK]) if result]
+    sealed = {hour for result in results for hour in result["sealed"]}
     left = [hour for day in days for hour in day if hour not in sealed]
     if left:
         store = HeadraceHook().installation.audit_store
-        proofs = proofs_of(store, topic, left[:HOURS_SHOWN_MAX], delay=delay)
+        told = {hour: problem for result in results for hour, problem in result["unsealed"].items()}
+        proofs = [
+            # The audit has no problem with it: the warehouse has.
+            proof._replace(problem_text=told.get(proof.hour, f"see task {SEAL_TASK}"))
+            if proof.status == Status.COMPLETE
+            else proof
+            for proof in proofs_of(store, topic, left[:HOURS_SHOWN_MAX], delay=delay)
+        ]
         what = "1 hour is" if len(left) == 1 else f"{len(left)} hours are"
         raise AirflowFailException(f"{topic}: {what} not sealed: {summary(proofs, len(left))}")

@@ -17,6 +17,7 @@ from headrace.process.clock import now_ms
 from headrace.warehouse.checked import check
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.hdfs.client import HdfsClient
+from headrace.warehouse.hdfs.errors import HdfsError
 from headrace.warehouse.layout import HOUR_MS, TopicPaths, hour_name, parse_hour
 from headrace.warehouse.manifest import ManifestError, TableState, parsed, reading
 from headrace.warehouse.options import DEFAULT_ROOT
@@ -28,7 +29,17 @@ SEALS_AT_ONCE: Final = 8
 
 
 class NotSealedError(Exception):
-    """The hour can't be sealed now."""
+    """Hours can't be sealed now. `problems` says why, by hour; `sealed` has those that were sealed beside."""
+
+    def __init__(
+        self,
+        message: str,
+        problems: Mapping[int, str] | None = None,
+        sealed: "Mapping[int, Seal] | None" = None,
+    ) -> None:
+        super().__init__(message)
+        self.problems = dict(problems or {})
+        self.sealed = dict(sealed or {})
 
 
 @dataclass(frozen=True)
@@ -108,7 +119,10 @@ def seal_hours(
     user: str | None = None,
     clock_ms: Callable[[], int] = now_ms,
 ) -> dict[int, Seal]:
-    """Seals each hour in `proofs`, reading the commit log once; see `seal_hour`."""
+    """Seals each hour in `proofs`, reading the commit log once; see `seal_hour`.
+
+    An hour that cannot be sealed keeps no other one from it: the error has both.
+    """
     if not proofs:
         return {}
     with HdfsClient(webhdfs_url, user=user) as hdfs:
@@ -118,46 +132,63 @@ def seal_hours(
 def seal_in(
     log: CommitLog, proofs: Mapping[int, Mapping[str, Any]], clock_ms: Callable[[], int] = now_ms
 ) -> dict[int, Seal]:
-    """Seals each hour in `proofs` of the table with this commit log; see `seal_hour`."""
+    """Seals each hour in `proofs` of the table with this commit log; see `seal_hours`."""
     sealed: dict[int, Seal] = {}
+    problems: dict[int, str] = {}
     for _ in range(ATTEMPTS_MAX):
-        unsealed = {hour_ms: proof for hour_ms, proof in proofs.items() if hour_ms not in sealed}
-        sealed |= _try_seal(log, unsealed, clock_ms)
-        if sealed.keys() == proofs.keys():
-            return sealed
-    first = hour_name(min(proofs.keys() - sealed.keys()))
-    raise NotSealedError(
-        f"{log.paths.topic}, {first}: other runs sealed it first {ATTEMPTS_MAX} times in a row; run again"
-    )
+        left = {hour: proof for hour, proof in proofs.items() if hour not in {*sealed, *problems}}
+        if not left:
+            break
+        try:
+            _try_seal(log, left, clock_ms, sealed, problems)
+        except HdfsError as error:
+            if not sealed:
+                raise
+            problems |= {hour_ms: str(error) for hour_ms in left.keys() - sealed.keys()}
+    for hour_ms in sorted(proofs.keys() - sealed.keys() - problems.keys()):
+        problems[hour_ms] = (
+            f"{log.paths.topic}, {hour_name(hour_ms)}: other runs sealed it first {ATTEMPTS_MAX} times in a "
+            "row; run again"
+        )
+    if problems:
+        hours = "1 more hour" if len(problems) == 2 else f"{len(problems) - 1} more hours"
+        more = f"; and {hours}" if len(problems) > 1 else ""
+        raise NotSealedError(problems[min(problems)] + more, problems, sealed)
+    return sealed
 
 
 def _try_seal(
-    log: CommitLog, proofs: Mapping[int, Mapping[str, Any]], clock_ms: Callable[[], int]
-) -> dict[int, Seal]:
-    """Seals these hours, except those whose next version another process writes first."""
+    log: CommitLog,
+    proofs: Mapping[int, Mapping[str, Any]],
+    clock_ms: Callable[[], int],
+    sealed: dict[int, Seal],
+    problems: dict[int, str],
+) -> None:
+    """Adds each of these hours to `sealed` or `problems`, except those whose next version another process
+    writes first.
+    """
     topic = log.paths.topic
     if incomplete := log.to_complete():
         raise NotSealedError(
             f"{topic}: change {incomplete[0].sequence} is committed but not complete; "
-            "run a load, which completes it"
+            "run a load, which completes it",
+            sealed=sealed,
         )
     state = log.state()
-    latest = seals(log.hdfs, log.paths, only=proofs.keys())
-    sealed: dict[int, Seal] = {}
-    for hour_ms in sorted(proofs):
+    latest = seals(log.hdfs, log.paths, only=proofs.keys(), problems=problems)
+    for hour_ms in sorted(proofs.keys() - problems.keys()):
         seal = latest.get(hour_ms)
         if seal is None or is_stale(state, seal, hour_ms):
             if problem := _problem_of_files(log, state, hour_ms) or problem_of_rows(
                 log, state, hour_ms, proofs[hour_ms]
             ):
-                if log.state().sequence != state.sequence:
-                    continue  # another run has changed the table meanwhile
-                raise NotSealedError(problem)
+                if log.state().sequence == state.sequence:
+                    problems[hour_ms] = problem
+                continue  # else another run has changed the table meanwhile
             seal = _seal(state, topic, hour_ms, seal, proofs[hour_ms], clock_ms())
             if not _put(log.hdfs, log.paths, seal):
                 continue
         sealed[hour_ms] = seal
-    return sealed
 
 
 def seals(
@@ -166,10 +197,12 @@ def seals(
     *,
     only: Collection[int] | None = None,
     until_ms: int | None = None,
+    problems: dict[int, str] | None = None,
 ) -> dict[int, Seal]:
     """Returns the latest seal of every sealed hour, or of the hours in `only`.
 
-    `until_ms`: the latest of those that were written by this time.
+    `until_ms`: the latest of those that were written by this time. `problems` takes, by hour, why a seal is
+    not believed; without it that is a `ManifestError`.
     """
     found: dict[int, list[tuple[int, str]]] = {}
     for hour_ms, version, where in seal_files(hdfs, paths):
@@ -178,7 +211,13 @@ def seals(
 
     def read(hour_ms: int) -> Seal | None:
         for _, where in sorted(found[hour_ms], reverse=True):
-            seal = Seal.from_json(hdfs.read(where), where)
+            try:
+                seal = Seal.from_json(hdfs.read(where), where)
+            except ManifestError as error:
+                if problems is None:
+                    raise
+                problems[hour_ms] = str(error)
+                return None
             if until_ms is None or seal.sealed_ms <= until_ms:
                 return seal
         return None
@@ -201,7 +240,9 @@ def due_hours(
     """Returns the hours to seal: those that ended `grace_ms` ago and hold rows newer than their seal."""
     with HdfsClient(webhdfs_url, user=user) as hdfs:
         paths = TopicPaths(root, topic)
-        return hours_to_seal(CommitLog(hdfs, paths).state(), seals(hdfs, paths), now_ms, grace_ms)
+        # An hour whose seal is not believed is due: its task says what is wrong, and the others go on.
+        sealed = seals(hdfs, paths, problems={})
+        return hours_to_seal(CommitLog(hdfs, paths).state(), sealed, now_ms, grace_ms)
 
 
 def counted_from(seal: Seal) -> str:
