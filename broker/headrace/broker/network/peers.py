@@ -13,7 +13,7 @@ import logging
 import selectors
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -98,6 +98,7 @@ class Peers:
         self.names = Names(loop, clock_s, resolve)
         self._links: dict[_Link, None] = {}
         self._counts: Counter[BrokerAddress] = Counter()
+        self._spare: defaultdict[BrokerAddress, list[_Link]] = defaultdict(list)  # of senders that are gone
         self._shared = Sender()
         self._checks_deadlines = False
 
@@ -138,6 +139,9 @@ class Peers:
         if address in sender.shares:
             sender = self._shared
         link = sender.links.get(address)
+        if link is None and self._spare[address]:
+            link = self._spare[address].pop()
+            link.serve(sender)
         if link is None and sender is not self._shared and self._has_all_links(address):
             sender.shares.add(address)  # for good: else a later request could overtake one of the shared link
             sender = self._shared
@@ -149,7 +153,7 @@ class Peers:
                 logger.warning("%s", error)
                 done(Lost(str(error), was_sent=False))
                 return True
-            sender.links[address] = link
+            link.serve(sender)
             self._links[link] = None
             self._counts[address] += 1
         if not link.send(outgoing, done):
@@ -167,11 +171,18 @@ class Peers:
         """Whether nothing is on its way to or from any broker."""
         return all(link.is_idle for link in self._links)
 
+    def keep(self, link: _Link, address: BrokerAddress) -> None:
+        """Keeps a link whose sender is gone for the next one, until the broker closes it as idle: clients
+        that come and go quickly would use up the ports for connections that end."""
+        self._spare[address].append(link)
+
     def forget(self, link: _Link, address: BrokerAddress) -> None:
         """Removes a link; called by the link when it ends."""
         if link in self._links:
             del self._links[link]
             self._counts[address] -= 1
+        if link in self._spare[address]:
+            self._spare[address].remove(link)
 
     def close(self) -> None:
         """Ends all links; their requests are lost."""
@@ -199,10 +210,10 @@ class Sender:
         self.is_closed = False
 
     def close(self) -> None:
-        """The client is gone: its links end once what it has sent is answered."""
+        """The client is gone: its links serve others once what it has sent is answered."""
         self.is_closed = True
         for link in list(self.links.values()):
-            link.end_if_spent()
+            link.keep_if_spent()
 
 
 class _Outgoing(NamedTuple):
@@ -221,8 +232,8 @@ class _Link:
 
     def __init__(self, peers: Peers, sender: Sender, address: BrokerAddress) -> None:
         self._peers = peers
-        self._sender = sender
         self._address = address
+        self._sender = sender
         self._unfinished: dict[_Unfinished, None] = {}  # in the order of arrival, and of deadlines
         self._unfinished_bytes = 0
         self._unsent: deque[tuple[_Unfinished, Call]] = deque()  # until the connection is ready
@@ -231,7 +242,6 @@ class _Link:
         self._fd = -1
         self._events = READABLE | WRITABLE
         self._has_failed = False
-        self._is_handling = False
         known = peers.names.known(address.host)
         if known is not None:
             self._connect(known)
@@ -298,7 +308,6 @@ class _Link:
 
     def on_ready(self, events: int) -> None:
         assert self._connection is not None
-        self._is_handling = True
         # As in `selectors`: an error makes the socket ready for both.
         mask = selectors.EVENT_READ if events & ~WRITABLE else 0
         mask |= selectors.EVENT_WRITE if events & ~READABLE else 0
@@ -311,10 +320,8 @@ class _Link:
         except ClientError as error:
             self.fail(error)
             return
-        finally:
-            self._is_handling = False
-        if not self.end_if_spent():
-            self._watch()
+        self._watch()
+        self.keep_if_spent()
 
     def on_failure(self) -> None:
         self.fail(NetworkError("handling its response failed"))
@@ -342,21 +349,23 @@ class _Link:
         if oldest is not None and now_s >= oldest.deadline_s:
             self.fail(NetworkError(f"{self._address} did not respond within {oldest.timeout_s:g} s"))
 
-    def end_if_spent(self) -> bool:
-        """Ends the link if its sender is gone and everything is answered; returns whether it did."""
-        if not self._sender.is_closed or not self.is_idle or self._is_handling:
-            return False
-        self._end(NetworkError("the client is gone"))
-        return True
+    def serve(self, sender: Sender) -> None:
+        """From now on it is the sender's link; nothing is in flight on it."""
+        self._sender = sender
+        sender.links[self._address] = self
+
+    def keep_if_spent(self) -> None:
+        """Ends serving a sender that is gone, if everything is answered."""
+        if self._sender.is_closed and self.is_idle and self._sender.links.pop(self._address, None) is self:
+            self._peers.keep(self, self._address)
 
     def fail(self, error: ClientError) -> None:
         """Ends the link; its requests are lost."""
-        logger.warning("the link to the broker at %s broke: %s", self._address, error)
-        self._end(error)
-
-    def _end(self, error: ClientError) -> None:
+        level = logging.DEBUG if self.is_idle else logging.WARNING
+        logger.log(level, "the link to the broker at %s broke: %s", self._address, error)
         self._has_failed = True
-        self._sender.links.pop(self._address, None)
+        if self._sender.links.get(self._address) is self:
+            del self._sender.links[self._address]
         self._peers.forget(self, self._address)
         unsent, self._unsent = self._unsent, deque()
         if self._connection is not None:
