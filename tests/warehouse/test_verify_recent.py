@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 
 from drill.drill_tables import HOUR, TOPIC, FolderHdfs, Table, load
 from headrace.audit.topic.said_of_tables import PROBLEMS_PER_RECORD_MAX, RECENT, VerifiedRecord
 from headrace.warehouse.change import TopicTable
 from headrace.warehouse.commitlog import CommitLog
+from headrace.warehouse.counting import NotParquetError, count_file
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
 from headrace.warehouse.manifest import TableState
 from headrace.warehouse.options import WarehouseOptions
@@ -80,6 +87,40 @@ def test_a_file_that_is_gone_or_has_another_size_is_named_in_every_turn(tmp_path
     record = verified_record(found, WAREHOUSE)
     assert (record.checked, record.problem_count, len(record.problems)) == (RECENT, 2, 2)
     assert VerifiedRecord.from_avro(record.to_avro()) == record
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("_timestamp", pa.array(["yesterday"])),
+        ("_timestamp", pa.array([1 << 61], pa.timestamp("ms"))),
+        ("_timestamp", pa.array([None], pa.timestamp("us", "UTC"))),
+        ("_partition", pa.array(["west"])),
+        ("_partition", pa.array([None], pa.int32())),
+        ("_offset", pa.array([None], pa.int64())),
+        ("_offset", pa.array([0.5])),
+        ("_schema_id", pa.array([None], pa.int32())),
+    ],
+)
+def test_a_file_of_somebody_with_other_values_ends_no_verification(
+    tmp_path: Path, name: str, values: pa.Array
+) -> None:
+    table = table_of(tmp_path)
+    columns = {
+        "_partition": pa.array([0], pa.int32()),
+        "_offset": pa.array([1]),
+        "_timestamp": pa.array([1], pa.timestamp("us", "UTC")),
+        "_schema_id": pa.array([1], pa.int32()),
+    }
+    sink = io.BytesIO()
+    pq.write_table(pa.table({**columns, name: values}), sink)
+    path = f"{table.paths.hour_dir(HOUR)}/theirs.parquet"
+    table.hdfs.write(path, sink.getvalue())
+    with pytest.raises(NotParquetError, match=re.escape(f"{path} can't be read as a file of the warehouse")):
+        count_file(table.hdfs, path, len(sink.getvalue()))
+    found = verify_topic(table)
+    assert found.files == 4
+    assert [each.path for each in found.placed] == [path]
 
 
 def test_every_hour_has_a_turn_within_a_week(tmp_path: Path) -> None:

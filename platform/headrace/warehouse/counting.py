@@ -157,13 +157,20 @@ def read_addresses(hdfs: HdfsClient, path: str, size_bytes: int) -> Addresses:
         tables = [_read_group(parquet, remote, index) for index in range(parquet.metadata.num_row_groups)]
         empty = parquet.schema_arrow.empty_table().select(ADDRESS_COLUMNS)
         table = pa.concat_tables(tables) if tables else empty
-    times_us = table.column(TIMESTAMP_COLUMN).cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
-    return Addresses(
-        table.column(PARTITION_COLUMN).to_numpy().astype(np.int64),
-        table.column(OFFSET_COLUMN).to_numpy(),
-        times_us // (HOUR_MS * 1000) * HOUR_MS,
-        table.column(SCHEMA_ID_COLUMN).to_numpy(),
-    )
+        times = table.column(TIMESTAMP_COLUMN).cast(pa.timestamp("us", "UTC"))
+        return Addresses(
+            whole_numbers(PARTITION_COLUMN, table.column(PARTITION_COLUMN)),
+            whole_numbers(OFFSET_COLUMN, table.column(OFFSET_COLUMN)),
+            whole_numbers(TIMESTAMP_COLUMN, times) // (HOUR_MS * 1000) * HOUR_MS,
+            whole_numbers(SCHEMA_ID_COLUMN, table.column(SCHEMA_ID_COLUMN)),
+        )
+
+
+def whole_numbers(name: str, column: pa.ChunkedArray) -> Any:
+    """Returns a column as an int64 array. Raises `ValueError` and Arrow's errors for other values."""
+    if column.null_count:
+        raise ValueError(f"{column.null_count} of its rows have no {name}")
+    return column.cast(pa.int64()).to_numpy()
 
 
 def _read_group(parquet: pq.ParquetFile, remote: RemoteFile, index: int) -> pa.Table:

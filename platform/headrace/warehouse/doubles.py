@@ -19,7 +19,7 @@ from headrace.audit.topic.doubled import RUNS_PER_RECORD_MAX, DoubledRecord, Dou
 from headrace.warehouse.change import Change, TopicTable
 from headrace.warehouse.checksums import checksum_of
 from headrace.warehouse.commitlog import CommitConflictError
-from headrace.warehouse.counting import NotParquetError, count_file, naming
+from headrace.warehouse.counting import NotParquetError, count_file, naming, whole_numbers
 from headrace.warehouse.decode import OFFSET_COLUMN, PARTITION_COLUMN
 from headrace.warehouse.hdfs.remote_file import RemoteFile
 from headrace.warehouse.layout import HOUR_MS, hour_name
@@ -197,11 +197,11 @@ def _read(table: TopicTable, number: int, file: DataFile) -> tuple[Row, Any] | N
         rows = parquet.read(columns=wanted).combine_chunks()
         headers = rows.column(HEADER_COLUMN).combine_chunks()
         guid = pc.struct_field(headers, GUID_FIELD).cast(pa.large_string())
+        partitions = whole_numbers(PARTITION_COLUMN, rows.column(PARTITION_COLUMN))
+        offsets = whole_numbers(OFFSET_COLUMN, rows.column(OFFSET_COLUMN))
     count = rows.num_rows
     if isinstance(guid, pa.ChunkedArray):
         guid = guid.combine_chunks()
-    partitions = rows.column(PARTITION_COLUMN).to_numpy().astype(np.int64)
-    offsets = rows.column(OFFSET_COLUMN).to_numpy()
     return Row(np.full(count, number), np.arange(count), partitions, offsets, None), guid
 
 
