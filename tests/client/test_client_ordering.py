@@ -5,6 +5,7 @@ arrives once.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -136,6 +137,48 @@ def test_an_acknowledgement_proves_that_earlier_batches_are_appended() -> None:
     assert [batch.surely_appended for batch in batches] == [True, False, False]
 
 
+def test_a_batch_that_was_refused_is_not_proved_to_be_appended_by_a_later_one() -> None:
+    """The log has forgotten the producer, and took the later batch for its first one (KIP-360)."""
+    made, batches = filled(2)
+    for batch in batches:
+        made.on_sent(batch)
+    made.retry_later(batches[0], at_s=0.0, maybe_appended=False)
+    made.on_acknowledged(batches[1])
+    assert not batches[0].surely_appended
+
+
+def test_a_log_that_lacks_the_oldest_batch_lacks_those_after_it() -> None:
+    """A leader died before it answered two batches, and the next one has neither. The second one's fate is no
+    longer unknown: it would wait for the first, and the first for it, until the delivery timeout.
+    """
+    made, batches = filled(2)
+    for batch in batches:
+        made.on_sent(batch)
+    for batch in batches:
+        made.retry_later(batch, at_s=0.0, maybe_appended=True)
+    for batch in batches:
+        assert made.next_to_send(0.0) is batch
+        made.on_sent(batch)
+    for batch in batches:
+        made.on_gap(batch, at_s=0.0)
+    assert made.can_bump
+    made.bump_epoch_and_renumber()
+    assert sequences(made) == [(1, 0), (1, 2)]
+    assert made.next_to_send(0.0) is batches[0]
+
+
+def test_a_refused_batch_before_a_gap_does_not_wait_for_one_behind_it() -> None:
+    made, batches = filled(3)
+    for batch in batches:
+        made.on_sent(batch)
+    made.retry_later(batches[0], at_s=0.0, maybe_appended=False)
+    made.on_ended(batches[1])
+    made.retry_later(batches[2], at_s=0.0, maybe_appended=True)
+    assert made.can_bump
+    made.bump_epoch_and_renumber()
+    assert sequences(made) == [(1, 0), (1, 2)]
+
+
 def test_used_up_epochs_need_another_producer_id() -> None:
     made, batches = filled(2, epoch=EPOCH_MAX)
     made.on_ended(batches[0])
@@ -204,12 +247,15 @@ class World:
         for _ in range(2000):
             if not (self.to_add or len(self.queue) or self.in_flight):
                 return
-            self.random.choice(
-                [self.add, self.send, self.send, self.deliver, self.deliver, self.lose, self.end]
-            )()
+            self.random.choice(self.events())()
             if self.queue.can_bump:
                 self.queue.bump_epoch_and_renumber((1, self.queue.producer_epoch + 1))
+            waits = len(self.queue) and not self.in_flight
+            assert not waits or self.queue.next_to_send(0.0) is not None, "every batch waits for another one"
         raise AssertionError("some batches never finished")
+
+    def events(self) -> list[Callable[[], None]]:
+        return [self.add, self.send, self.send, self.deliver, self.deliver, self.lose, self.end]
 
     def add(self) -> None:
         if self.to_add:
@@ -285,6 +331,36 @@ def test_whatever_the_network_does_every_record_arrives_once_and_in_order(
     acknowledged = len(world.acknowledged)
     assert acknowledged + len(lost) == batch_count
     assert acknowledged <= len(in_log) <= acknowledged + sum(maybe for _, maybe in world.given_up)
+
+
+class ForgetfulWorld(World):
+    """No batch ends, but the log loses its last ones, as after an unclean election. It keeps one at least: it
+    knows the producer.
+    """
+
+    def events(self) -> list[Callable[[], None]]:
+        return [self.add, self.send, self.send, self.deliver, self.deliver, self.lose, self.cut]
+
+    def cut(self) -> None:
+        if self.random.random() < 0.2 and len(self.log.batches) > 1:
+            kept = self.log.batches[: self.random.randrange(1, len(self.log.batches))]
+            self.log = FakeLog(by_address=True)
+            for batch in kept:
+                assert self.log.append(batch)[0] is ErrorCode.NONE
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 12))
+def test_a_log_that_loses_its_end_gets_all_later_batches_once_and_in_order(
+    seed: int, batch_count: int
+) -> None:
+    world = ForgetfulWorld(seed, batch_count)
+    world.run()
+    order = [
+        tuple(map(int, record.value.decode().split("."))) for record in world.log.records() if record.value
+    ]
+    assert order == sorted(set(order))
+    assert len(world.acknowledged) == batch_count
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -202,6 +202,28 @@ def test_a_timeout_after_lost_responses_sets_maybe_appended(
     assert values(cluster.log()) == [b"1", b"2", b"3"]
 
 
+@pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR])
+def test_a_leader_that_ends_may_have_appended_what_it_refuses(
+    fake_cluster: StartCluster, fast_producer: MakeProducer, code: ErrorCode
+) -> None:
+    """It answers so when followers have copied the batch already. Another number would store it again."""
+    cluster = fake_cluster()
+    sender = fast_producer(cluster, linger_ms=0)
+    sender.send("t", b"1").result(WAIT_S)
+    cluster.next(
+        ApiKey.PRODUCE,
+        Fault(code=ErrorCode.POLICY_VIOLATION, delay_s=0.2),  # appended nevertheless
+        Fault(code=code, delay_s=0.2),
+    )
+    bad = sender.send("t", b"2")
+    time.sleep(0.03)
+    good = sender.send("t", b"3")
+    with pytest.raises(BrokerError, match="POLICY_VIOLATION"):
+        bad.result(WAIT_S)
+    good.result(WAIT_S)
+    assert values(cluster.log()) == [b"1", b"2", b"3"]
+
+
 def test_a_broker_that_never_responds_times_out_and_is_retried(
     fake_cluster: StartCluster, fast_producer: MakeProducer
 ) -> None:

@@ -9,7 +9,8 @@ after a loss (KIP-360):
 - A broker that does not know a producer accepts any first sequence number. So until one batch of an epoch is
   acknowledged, no second one is sent: it might be appended in place of the first.
 - Brokers append the batches of an epoch only in order. So an acknowledgement proves that all earlier batches
-  are in the log, whatever happened to their responses.
+  are in the log, whatever happened to their responses; and where one is known not to be in the log, none
+  after it is.
 - A batch that ends without being appended leaves a gap, and the broker refuses the batches after it. They
   continue under the next epoch, numbered from 0. Exception: a batch whose fate is unknown may be in the log
   under its old numbers, so it is retried with those until the broker decides.
@@ -97,7 +98,8 @@ class PartitionQueue:
         for older in self._batches:
             if older is batch:
                 break
-            older.surely_appended = self.is_idempotent
+            # One that was refused is not: the broker had forgotten the producer, and took a later one first.
+            older.surely_appended = self.is_idempotent and (older.in_flight or older.maybe_appended)
         self._batches.remove(batch)
         self._is_known = True
 
@@ -133,8 +135,10 @@ class PartitionQueue:
 
     @property
     def can_bump(self) -> bool:
-        """Whether all remaining batches may be renumbered now."""
-        return self.bump_wanted and not any(b.in_flight or b.maybe_appended for b in self._batches)
+        """Whether all remaining batches may be renumbered now: the oldest is not in the log, so none is."""
+        if not self.bump_wanted or any(batch.in_flight for batch in self._batches):
+            return False
+        return not self._batches or not self._batches[0].maybe_appended
 
     @property
     def needs_new_id(self) -> bool:
@@ -158,6 +162,7 @@ class PartitionQueue:
         changes = []
         for batch in self._batches:
             old = batch.identity
+            batch.maybe_appended = False
             batch.renumber(self.producer_id, self.producer_epoch, sequence)
             changes.append((old, batch.identity))
             sequence = (sequence + old.record_count) % SEQUENCE_SPAN

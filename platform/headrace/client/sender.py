@@ -39,8 +39,17 @@ TOLD_ATTEMPTS: Final = 5
 
 _GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 _FENCED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
-_MAYBE_APPENDED: Final = frozenset(
-    {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.NETWORK_EXCEPTION}
+# What a broker refuses before it appends. After other errors the batch may be in the log: a leader that is
+# replaced, or whose disk fails, while followers copy the batch, answers with NOT_LEADER_OR_FOLLOWER or
+# KAFKA_STORAGE_ERROR.
+_NOT_APPENDED: Final = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
 )
 
 
@@ -357,7 +366,7 @@ class Sender:
             batch.error = error
             queue.on_fenced(batch, at_s=self._retry_time(batch))
         elif code.retriable:
-            self._retry(batch, error, maybe_appended=code in _MAYBE_APPENDED)
+            self._retry(batch, error, maybe_appended=code not in _NOT_APPENDED)
         else:
             self._give_up(batch, error)
 
