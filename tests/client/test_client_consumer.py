@@ -291,6 +291,21 @@ def test_paused_partitions_give_nothing(fake_cluster: StartCluster, consumer: Ma
     assert {record.partition for record in read(reader, 20)} == {0}
 
 
+def test_a_paused_partition_has_a_position(cluster: FakeCluster, consumer: MakeConsumer) -> None:
+    fill(cluster)
+    reader = consumer(cluster)
+    reader.pause("t", 0)
+    assert reader.position("t", 0, timeout_s=5.0) == 0
+
+
+def test_what_cannot_be_a_topic_is_not_assigned(cluster: FakeCluster, consumer: MakeConsumer) -> None:
+    fill(cluster)
+    reader = consumer(cluster)
+    with pytest.raises(ValueError, match="surrogates"):
+        reader.assign([("t", 0), ("\ud800", 0)])
+    assert len(read(reader, 20)) == 20
+
+
 def test_a_leader_that_moves_is_followed(fake_cluster: StartCluster, consumer: MakeConsumer) -> None:
     cluster = fake_cluster(brokers=2)
     fill(cluster, batches=2)

@@ -81,11 +81,30 @@ def test_wrong_headers_and_times_are_refused_by_send(
     for time_ms in (1.5, "1"):
         with pytest.raises(TypeError):
             sender.send("t", b"wrong", timestamp_ms=time_ms)  # type: ignore[arg-type]
+    for far_ms in (1 << 63, -(1 << 63) - 1):
+        with pytest.raises(ValueError, match="64 bits"):
+            sender.send("t", b"wrong", timestamp_ms=far_ms)
     sender.send("t", b"2").result(WAIT_S)
     assert [(r.value, tuple(r.headers)) for r in cluster.log().records()] == [
         (b"1", (("h", b"1"),)),
         (b"2", ()),
     ]
+
+
+@pytest.mark.parametrize(
+    ("topic", "error"),
+    [("\ud800", ValueError), ("x" * 40_000, ValueError), (None, TypeError), (b"t", TypeError)],
+)
+def test_what_cannot_be_a_topic_is_refused_by_send(
+    fake_cluster: StartCluster, fast_producer: MakeProducer, topic: Any, error: type[Exception]
+) -> None:
+    """Not later in the sender thread, which would end the producer, and fail the records of other topics."""
+    cluster = fake_cluster()
+    sender = fast_producer(cluster)
+    with pytest.raises(error, match="topic"):
+        sender.send(topic, b"wrong")
+    sender.send("t", b"1").result(WAIT_S)
+    assert values(cluster.log()) == [b"1"]
 
 
 def test_delivery_reports_and_callbacks(fake_cluster: StartCluster, fast_producer: MakeProducer) -> None:

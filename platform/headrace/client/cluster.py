@@ -14,6 +14,7 @@ TopicPartition = tuple[str, int]
 
 NO_LEADER: Final = -1
 DEFAULT_PORT: Final = 9092
+TOPIC_NAME_MAX_BYTES: Final = 32_767  # that a request can hold; brokers allow 249
 
 
 class BrokerAddress(NamedTuple):
@@ -58,6 +59,23 @@ def _is_host(host: str) -> bool:
         return bool(host.encode("idna")) and "\0" not in host
     except UnicodeError:
         return False
+
+
+def check_topic(topic: object) -> None:
+    """Raises `TypeError` or `ValueError` for what no request can name as a topic: a client finds its error
+    where it is, and not in all its later requests for metadata.
+    """
+    if not isinstance(topic, str):
+        raise TypeError(f"the name of a topic must be a str, not {type(topic).__name__}")
+    try:
+        size_bytes = len(topic.encode())
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{topic!r} is not the name of a topic: {error.reason}") from None
+    if size_bytes > TOPIC_NAME_MAX_BYTES:
+        raise ValueError(
+            f"{topic[:40]!r}… is not the name of a topic: it has {size_bytes} bytes, at most "
+            f"{TOPIC_NAME_MAX_BYTES} are allowed"
+        )
 
 
 @dataclass(frozen=True, slots=True)

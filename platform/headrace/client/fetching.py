@@ -169,9 +169,9 @@ class Fetcher:
 
     def assign(self, keys: list[TopicPartition]) -> None:
         """Fetches exactly these from now on. Those assigned before keep positions and prefetched bytes."""
+        self._network.add_topics({topic for topic, _ in keys})
         size_bytes = self._settings.partition_max_bytes
         self.partitions = {key: self.partitions.get(key) or PartitionFetch(*key, size_bytes) for key in keys}
-        self._network.add_topics({topic for topic, _ in keys})
 
     @property
     def buffered_bytes(self) -> int:
@@ -204,9 +204,10 @@ class Fetcher:
         self._rotation += 1
         for i in range(len(states)):
             state = states[(self._rotation + i) % len(states)]
-            if state.in_flight or state.paused or state.error is not None or now_s < state.not_before_s:
+            if state.in_flight or state.error is not None or now_s < state.not_before_s:
                 continue
-            if state.position is None or (free_bytes > 0 and state.buffered_bytes < state.fetch_bytes):
+            has_room = free_bytes > 0 and state.buffered_bytes < state.fetch_bytes
+            if state.position is None or (has_room and not state.paused):
                 yield state
 
     def next_retry_s(self) -> float | None:

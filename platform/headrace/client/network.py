@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from headrace.client.backoff import Backoff
 from headrace.client.calls import Call, metadata_call
-from headrace.client.cluster import BrokerAddress, Cluster, from_metadata, parse_bootstrap
+from headrace.client.cluster import BrokerAddress, Cluster, check_topic, from_metadata, parse_bootstrap
 from headrace.client.connection import BrokerConnection, ConnectionState, OnResponse, problem_of
 from headrace.client.errors import BrokerGoneError, ClientError, NetworkError, RequestTimedOutError
 from headrace.client.resolving import Resolver
@@ -89,8 +89,10 @@ class Network:
     # --- metadata ---
 
     def add_topics(self, topics: Iterable[str]) -> None:
-        """Includes these topics in metadata requests from now on."""
+        """Includes these topics in metadata requests from now on. Raises `TypeError`, `ValueError`."""
         added = set(topics) - self._topics
+        for topic in added:
+            check_topic(topic)
         if added:
             self._topics |= added
             self._update_failures = 0

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from headrace.client.accumulator import Accumulator
 from headrace.client.batches import ProducerBatch
+from headrace.client.cluster import check_topic
 from headrace.client.delivery import DeliveryFuture, OnDelivery
 from headrace.client.errors import (
     BrokerError,
@@ -35,6 +36,7 @@ from headrace.wire.errors import ErrorCode
 from headrace.wire.partitioning import partition_for_key
 from headrace.wire.primitives import NO_UUID
 from headrace.wire.records import Header
+from headrace.wire.timestamps import INT64_MAX, INT64_MIN
 
 JOIN_WAIT_MAX_S: Final = 5.0
 _RECORD_MARGIN_BYTES: Final = 1024
@@ -158,7 +160,8 @@ class Producer(Client):
 
         Without `partition` the key selects one (murmur2, as in Kafka); without a key any partition is taken.
         `timestamp_ms` defaults to now. Raises `BufferFullError`, `RecordTooLargeError`, `UnknownTopicError`,
-        `MetadataTimeoutError`, `BrokerError` (the topic cannot be used), `ClosedError`, `ForkedError`.
+        `MetadataTimeoutError`, `BrokerError` (the topic cannot be used), `ClosedError`, `ForkedError`, and
+        `TypeError` or `ValueError` for arguments that no record can have.
         """
         if self._closed:
             self._check_usable()
@@ -190,6 +193,8 @@ class Producer(Client):
             )
         elif type(timestamp_ms) is not int:
             timestamp_ms = index(timestamp_ms)  # raises TypeError here, not later in the sender thread
+        if not INT64_MIN <= timestamp_ms <= INT64_MAX:
+            raise ValueError(f"timestamp_ms must fit in 64 bits, {timestamp_ms} does not")
         future = self._append(topic, partition, timestamp_ms, key, value, headers, until_s)
         if on_delivery is not None:
             future.report(on_delivery)
@@ -260,6 +265,7 @@ class Producer(Client):
         return partition
 
     def _wait_for_topic(self, topic: str, partition: int | None, until_s: float) -> int:
+        check_topic(topic)
         if partition is not None and partition < 0:
             raise UnknownTopicError(f"{topic} has no partition {partition}")
         if self._sender.is_current_thread:
