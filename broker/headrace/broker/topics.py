@@ -121,11 +121,12 @@ class TopicAdmin:
         logger.info("topic %s created with %d partitions", new.name, len(state.partitions))
         return state
 
-    def delete(self, name: str) -> None:
-        """Deletes a topic; brokers see it a moment later. Raises `Refused`."""
+    def delete(self, name: str, topic_id: UUID | None = None) -> None:
+        """Deletes a topic, the one with this id if it is given; brokers see it a moment later. Raises
+        `Refused`."""
         if not self._config["delete.topic.enable"]:
             raise Refused(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
-        self._change(lambda: self._registry.delete(name))
+        self._change(lambda: self._registry.delete(name, topic_id))
         logger.info("topic %s deleted", name)
 
     def sees_none_of(self, names: Iterable[str]) -> bool:
@@ -169,12 +170,16 @@ class TopicAdmin:
         self, name: str, change: Callable[[dict[str, str]], dict[str, str]], *, validate_only: bool
     ) -> None:
         """Replaces a topic's configuration with the result of `change`. Raises `Refused`."""
-        present = self._change(lambda: self._registry.get(name))
-        wanted = change(dict(present.config))
-        self._check_config(wanted)
-        wanted = self._with_history(present.config, wanted)
-        if not validate_only:
-            self._change(lambda: self._registry.set_config(name, wanted))
+
+        def checked(present: dict[str, str]) -> dict[str, str]:
+            wanted = change(dict(present))
+            self._check_config(wanted)
+            return self._with_history(present, wanted)
+
+        if validate_only:
+            checked(self._change(lambda: self._registry.get(name)).config)
+        else:
+            wanted = self._change(lambda: self._registry.change_config(name, checked))
             logger.info("topic %s configured: %s", name, wanted)
 
     def explain(self, topic: TopicState) -> Iterable[tuple[str, str, int]]:

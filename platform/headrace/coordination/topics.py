@@ -21,6 +21,7 @@ from headrace.coordination.errors import (
     InvalidTopicError,
     NodeExistsError,
     NoNodeError,
+    NotEmptyError,
     TopicExistsError,
     TopicNotRegisteredError,
 )
@@ -46,6 +47,7 @@ logger = logging.getLogger(__name__)
 TOPIC_NAME_LENGTH_MAX: Final = 249
 # One transaction must fit ZooKeeper's request limit (1 MiB); a partition takes about 250 bytes of it.
 PARTITIONS_PER_CHANGE_MAX: Final = 2000
+CONFIG_CHANGES_MAX: Final = 20  # attempts to change a topic's settings that another change interrupts
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -141,13 +143,16 @@ class TopicRegistry:
         change.set(znodes.TOPICS, b"").commit()
         return state
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, topic_id: UUID | None = None) -> None:
         """Deletes the topic's nodes, all or nothing; brokers notice and delete their logs.
 
-        Raises `TopicNotRegisteredError`.
+        Raises `TopicNotRegisteredError`; for another topic of this name, too, if `topic_id` is given.
         """
         while True:
             state, version = self._get_versioned(name)
+            topic_id = topic_id or state.topic_id  # if it is made again meanwhile, that one stays
+            if state.topic_id != topic_id:
+                raise TopicNotRegisteredError(f"topic {name!r} has the id {state.topic_id}, not {topic_id}")
             change = self._session.transaction()
             for partition_id in state.partitions:
                 change.delete(znodes.partition_state(name, partition_id)).delete(
@@ -157,12 +162,34 @@ class TopicRegistry:
             change.delete(znodes.topic(name), version=version).set(znodes.TOPICS, b"")
             try:
                 return change.commit()
-            except (BadVersionError, NoNodeError):
+            except (BadVersionError, NoNodeError, NotEmptyError):  # it has other partitions now
                 continue
 
     def set_config(self, name: str, config: Mapping[str, str]) -> None:
         """Replaces all settings of the topic. Raises `TopicNotRegisteredError`."""
-        self._change(name, znodes.topic_config(name), documents.encode({"config": dict(config)}))
+        self.change_config(name, lambda _: config)
+
+    def change_config(
+        self, name: str, change: Callable[[dict[str, str]], Mapping[str, str]]
+    ) -> Mapping[str, str]:
+        """Replaces all settings of the topic by what `change` makes of the present ones, and returns them. It
+        is called again if they were changed meanwhile.
+
+        Raises `TopicNotRegisteredError`, `BadVersionError`, and what `change` raises.
+        """
+        path = znodes.topic_config(name)
+        for _ in range(CONFIG_CHANGES_MAX):
+            node = self._session.get_or_none(path)
+            if node is None:
+                raise TopicNotRegisteredError(f"there is no topic {name!r}")
+            config = change(_parse_config(path, node))
+            data = documents.encode({"config": dict(config)})
+            try:
+                self._change(name, path, data, version=node.stat.version)
+                return config
+            except (BadVersionError, NoNodeError):
+                continue
+        raise BadVersionError(f"{path} was changed concurrently in {CONFIG_CHANGES_MAX} attempts; retry")
 
     def set_partition_state(
         self, name: str, partition_id: int, new: PartitionState, *, expected: PartitionState
@@ -229,7 +256,7 @@ class TopicRegistry:
         session's callback thread."""
         return self._session.watch_data(znodes.TOPICS, lambda _: callback(self.list()))
 
-    def _change(self, name: str, path: str, data: bytes, *, version: int = -1) -> None:
+    def _change(self, name: str, path: str, data: bytes, *, version: int) -> None:
         node = self._session.get_or_none(znodes.topic(name))
         if node is None:
             raise TopicNotRegisteredError(f"there is no topic {name!r}")

@@ -174,7 +174,7 @@ def delete(state: BrokerState, request: Request) -> Promise[Any]:
                     raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
                 if not is_topic_name(found):
                     raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {found!r}")
-                state.topics.delete(found)
+                _delete_one(state.topics, found, topic_id if name is None else None)
                 deleted.append(found)
                 return result | {"name": found}
             except Refused as refused:
@@ -192,6 +192,16 @@ def delete(state: BrokerState, request: Request) -> Promise[Any]:
 
     state.in_steps([step(*each, at) for at, each in enumerate(counts)]).then(ended)
     return promise
+
+
+def _delete_one(topics: TopicAdmin, name: str, topic_id: UUID | None) -> None:
+    """Deletes a topic. By its id only that one: this broker may not know yet that it was made again."""
+    try:
+        topics.delete(name, topic_id)
+    except Refused as refused:
+        if topic_id is None or refused.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}") from None
 
 
 def create_partitions(state: BrokerState, request: Request) -> Promise[Any]:
