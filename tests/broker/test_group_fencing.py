@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from fix_zookeeper import ZooKeeperRoom
+from headrace.broker.cluster import ClusterView
 from headrace.broker.groups import fencing
 from headrace.broker.groups.coordinator import coordinator_for
 from headrace.broker.groups.fencing import Coordinator, NotCoordinatorError
 from headrace.broker.groups.offset_nodes import Committed, Offsets
 from headrace.broker.groups.offset_queue import OffsetStore
+from headrace.broker.groups.types import Join, JoinReply, MemberProtocol, Sync
+from headrace.broker.handlers.groups import GroupService
+from headrace.broker.settings.config import BrokerConfig
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.standing import HeldNode
 from headrace.coordination.topics import TopicRegistry
+from headrace.wire.errors import ErrorCode
 
 GROUP = "g"
 KEY = ("t", 0)
@@ -106,6 +113,53 @@ def test_a_coordinator_that_has_come_back_stores_nothing_of_before(session: ZooK
     assert isinstance(late[0], NotCoordinatorError)
     first.jobs.run()
     assert newest == [None] and first.stored() == 300
+
+
+def test_a_broker_that_has_registered_again_knows_no_member_of_before() -> None:
+    """Its session had ended, and another broker coordinated the group until it came back: it sees both at
+    once. A member that noticed nothing would commit what others have read on from since.
+    """
+    me = BrokerRegistration(1, "127.0.0.1", 9092, "east")
+    state = SimpleNamespace(
+        config=BrokerConfig({"group.initial.rebalance.delay.ms": "0"}), broker_id=1, view=ClusterView()
+    )
+    service = GroupService(cast(Any, state), cast(Any, None))
+
+    def sees(epoch: int) -> None:
+        state.view = state.view.with_brokers([replace(me, epoch=epoch), replace(me, broker_id=2, epoch=7)])
+        service.brokers_changed()
+
+    sees(epoch=5)
+    group = next(name for name in ("a", "b", "c", "d") if coordinator_for(name, (1, 2)) == 1)
+    joined: list[JoinReply] = []
+    range_only = (MemberProtocol("range", b""),)
+    join = Join(
+        group_id=group,
+        member_id="",
+        group_instance_id=None,
+        client_id="c",
+        client_host="/127.0.0.1",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=range_only,
+        requires_known_member=False,
+    )
+    service.coordinator.join(join, 0, joined.append)
+    (member,) = joined
+    sync = Sync(
+        group_id=group,
+        member_id=member.member_id,
+        group_instance_id=None,
+        generation_id=1,
+        protocol_type=None,
+        protocol_name=None,
+    )
+    service.coordinator.sync(sync, 0, lambda _: None)
+    sees(epoch=5)
+    assert service.coordinator.check_commit(group, member.member_id, None, 1) is ErrorCode.NONE
+    sees(epoch=9)
+    assert service.coordinator.check_commit(group, member.member_id, None, 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_coordinator_whose_group_has_moved_to_a_new_broker_stores_nothing(

@@ -41,6 +41,8 @@ class CoordinatorBench:
         protocols: tuple[MemberProtocol, ...] = (MemberProtocol("range", b"m"),),
         known: bool = False,
         protocol_type: str = "consumer",
+        session_ms: int = SESSION_MS,
+        host: str = "/127.0.0.1",
     ) -> list[JoinReply]:
         responses: list[JoinReply] = []
         request = Join(
@@ -48,8 +50,8 @@ class CoordinatorBench:
             member_id=member_id,
             group_instance_id=instance_id,
             client_id="c",
-            client_host="/127.0.0.1",
-            session_timeout_ms=SESSION_MS,
+            client_host=host,
+            session_timeout_ms=session_ms,
             rebalance_timeout_ms=REBALANCE_MS,
             protocol_type=protocol_type,
             protocols=protocols,
@@ -204,6 +206,23 @@ def test_a_restarted_static_member_keeps_its_assignment_without_a_rebalance() ->
         bench.coordinator.heartbeat("g", follower.member_id, "two", 1, bench.now_ms)
         is ErrorCode.FENCED_INSTANCE_ID
     )
+
+
+def test_a_restarted_static_member_brings_its_settings() -> None:
+    """It was given a longer session; the group kept the old one, and removed it."""
+    bench = CoordinatorBench()
+    lead, follow = bench.join(instance_id="one", session_ms=90_000), bench.join(instance_id="two")
+    bench.wait(DELAY_MS)
+    bench.sync(follow[0].member_id, 1)
+    bench.sync(lead[0].member_id, 1, {follow[0].member_id: b"F"})
+    [back] = bench.join(instance_id="two", session_ms=60_000, host="/127.0.0.2")
+    assert back.generation_id == 1
+    assert bench.heartbeat(back.member_id, 1) is ErrorCode.NONE
+    bench.wait(SESSION_MS + 1)
+    assert bench.heartbeat(back.member_id, 1) is ErrorCode.NONE
+    _, group = bench.coordinator.describe("g")
+    assert group is not None
+    assert [member.client_host for member in group.members] == ["/127.0.0.1", "/127.0.0.2"]
 
 
 def test_the_protocol_with_most_votes_wins_and_unknown_protocols_are_refused() -> None:

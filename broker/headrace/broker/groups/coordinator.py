@@ -166,9 +166,11 @@ class GroupCoordinator:
             self._changed(group, before_bytes)
         return len(due)
 
-    def brokers_changed(self) -> None:
-        """Disbands the groups that another broker coordinates now."""
-        for group_id in [g for g in self._groups if not self._coordinates(g)]:
+    def brokers_changed(self, *, has_registered: bool = False) -> None:
+        """Disbands the groups that another broker coordinates now; all, if this one has registered again:
+        others may have coordinated them meanwhile, and what its members read may have been given to others.
+        """
+        for group_id in [g for g in self._groups if has_registered or not self._coordinates(g)]:
             self._size_bytes -= self._groups[group_id].size_bytes
             self._deadlines.remove(group_id)
             self._groups.pop(group_id).disband(ErrorCode.NOT_COORDINATOR)

@@ -260,10 +260,7 @@ class Group:
         generation.
         """
         is_changed = member.protocols != request.protocols
-        self._set_protocols(member, request)
-        member.session_timeout_ms = request.session_timeout_ms
-        member.rebalance_timeout_ms = request.rebalance_timeout_ms
-        member.session_deadline_ms = now_ms + member.session_timeout_ms
+        self._renew(member, request, now_ms)
         has_generation = self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE)
         leads_stable = self.state is GroupState.STABLE and member.member_id == self.leader_id
         if has_generation and not is_changed and not leads_stable:
@@ -282,21 +279,24 @@ class Group:
         del self._members[old.member_id]
         old.member_id = self._new_member_id(request.client_id)
         self._members[old.member_id] = old
+        self._renew(old, request, now_ms)
         if was_leader:
             self.leader_id = old.member_id
         if unchanged and not was_leader:
-            old.session_deadline_ms = now_ms + old.session_timeout_ms
             reply(self._joined(old))
             return
-        self._set_protocols(old, request)
-        old.session_deadline_ms = now_ms + request.session_timeout_ms
         old.reply_to_join = reply
         self._prepare(now_ms, earliest_ms=now_ms)
 
-    def _set_protocols(self, member: Member, request: Join) -> None:
+    def _renew(self, member: Member, request: Join, now_ms: int) -> None:
+        """Takes what a member's latest JoinGroup says of it: a restarted one may have other settings."""
         before_bytes = member.size_bytes
-        member.protocols = request.protocols
+        member.protocols, member.client_id = request.protocols, request.client_id
         self._members_bytes += member.size_bytes - before_bytes
+        member.client_host = request.client_host
+        member.session_timeout_ms = request.session_timeout_ms
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        member.session_deadline_ms = now_ms + request.session_timeout_ms
 
     # --- phases ---
 

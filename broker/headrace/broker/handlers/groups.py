@@ -10,6 +10,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from headrace.broker.bodies import Tree
+from headrace.broker.cluster import NO_EPOCH
 from headrace.broker.errors import Refused
 from headrace.broker.groups.coordinator import GroupCoordinator, coordinator_for
 from headrace.broker.groups.offset_queue import OffsetStore
@@ -46,6 +47,7 @@ class GroupService:
         self._offsets = offsets
         self._timer: Timer | None = None
         self._timer_at_ms = 0
+        self._epoch = NO_EPOCH  # of this broker's registration, as it was seen last
         self.coordinator = GroupCoordinator(
             coordinates=self._coordinates,
             new_member_id=lambda client_id: f"{client_id[:CLIENT_ID_LENGTH_MAX]}-{uuid4()}",
@@ -73,8 +75,9 @@ class GroupService:
         service.add(ApiKey.OFFSET_FETCH, Api(1, 9, offsets.fetch))
 
     def brokers_changed(self) -> None:
-        """Disbands the groups that other brokers coordinate now."""
-        self.coordinator.brokers_changed()
+        """Disbands the groups that other brokers coordinate now, or did since this one registered before."""
+        epoch_before, self._epoch = self._epoch, self._state.view.broker_epoch(self._state.broker_id)
+        self.coordinator.brokers_changed(has_registered=self._epoch != epoch_before)
 
     def join(self, _: BrokerState, request: Request) -> Promise[Tree]:
         body = request.body
