@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from drill.drill_logs import SimAuditor, SimLog, Stored
@@ -19,6 +20,7 @@ from headrace.audit.counting.partition_counter import CountedPartition, SourcePa
 from headrace.audit.evidence import PRODUCER_HOP, Status
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
+from headrace.audit.store.tables import meta, metadata
 from headrace.audit.times import HOUR_MS
 from headrace.audit.topic.load_report import LoadedPartition, LoadReport
 from headrace.audit.topic.records import ANALYSIS_TIER, DATACENTER_TIER, HandoverTally, ProducerReport
@@ -225,12 +227,9 @@ class SimAudit:
         self._say([LoadReport(WAREHOUSE, TOPIC, 1, self._now_ms, (loaded,))], "warehouse")
 
     def _compare(self, lost: Counter[Harm], hours: set[int]) -> list[str]:
-        store = AuditStore("sqlite://")
-        try:
-            store.fold(self._said)
-            verdicts = list(report(store, now_ms=self._now_ms + LATER_MS).verdicts)
-        finally:
-            store.close()
+        store = _empty_store()
+        store.fold(self._said)
+        verdicts = list(report(store, now_ms=self._now_ms + LATER_MS).verdicts)
         found = harms_of(verdicts)
         problems = [f"the audit calls lost what is there: {each}" for each in (found - lost)]
         problems += [f"the audit does not name what is lost: {each}" for each in (lost - found)]
@@ -243,6 +242,21 @@ class SimAudit:
                 said = "nothing" if verdict is None else f"{verdict.status}: {verdict.findings[:2]}"
                 problems.append(f"hour {hour_ms} is {expected}, and the audit says {said}")
         return problems[:SHOWN_MAX]
+
+
+@lru_cache(maxsize=1)
+def _store() -> AuditStore:
+    """One for all worlds: each new one would create its tables, and compile its queries, again."""
+    return AuditStore("sqlite://")
+
+
+def _empty_store() -> AuditStore:
+    store = _store()
+    with store.writing() as connection:
+        for table in reversed(metadata.sorted_tables):
+            if table is not meta:
+                connection.execute(table.delete())
+    return store
 
 
 def _harm(handed: Handed) -> Harm:

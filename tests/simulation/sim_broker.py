@@ -7,10 +7,14 @@ make threads and sockets, and are the only parts of a broker's replication that 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, cast
 
+import headrace.broker.produce.checks as checks_room
 import headrace.broker.replicas.replication as replication_room
 from headrace.broker.cold_reads import ColdReads
 from headrace.broker.disk_guard import CHECK_INTERVAL_MS, DiskGuard
@@ -35,6 +39,7 @@ from headrace.coordination.partition_states import GuardError
 from headrace.coordination.topics import TopicRegistry, TopicState
 from headrace.log.directory import LogDirectory, PartitionName
 from headrace.log.errors import LogError
+from headrace.wire.checking_fast import make_scanner
 from simulation.sim_clock import WALL_MS, Clock, Life, SimLoop, SimWorkers
 from simulation.sim_disk import Disks
 from simulation.sim_network import Host, Link, Network
@@ -55,6 +60,19 @@ SETTINGS: Final = {
 UNCLEAN: Final = "unclean.leader.election.enable"
 
 _quiet: Final = logging.getLogger("simulation")
+
+_only_scanner: Final = lru_cache(maxsize=1)(make_scanner)
+"""One for all brokers: it is for one thread, has no state between calls, and takes a millisecond to make."""
+
+
+@contextmanager
+def _put(room: ModuleType, name: str, instead: object) -> Iterator[None]:
+    real = getattr(room, name)
+    setattr(room, name, instead)
+    try:
+        yield
+    finally:
+        setattr(room, name, real)
 
 
 class SimPeers:
@@ -149,7 +167,8 @@ class SimBroker:
         self._registry = TopicRegistry(self.session)
         self._brokers = BrokerRegistry(self.session)
         self._config = BrokerConfig(dict(settings))
-        self.state = self._make_state()
+        with _put(checks_room, "make_scanner", _only_scanner):
+            self.state = self._make_state()
         self.replication = self._make_replication()
         guard = DiskGuard(
             folder, FREE_MIN_BYTES, cast(Any, self.files), self.state.refuse_appends, disks.statvfs
@@ -192,9 +211,7 @@ class SimBroker:
         )
 
     def _make_replication(self) -> Replication:
-        real = getattr(replication_room, "Peers")  # noqa: B009
-        setattr(replication_room, "Peers", lambda *_, **__: SimPeers(self))  # noqa: B010
-        try:
+        with _put(replication_room, "Peers", lambda *_, **__: SimPeers(self)):
             return Replication(
                 self.state,
                 self._directory,
@@ -202,8 +219,6 @@ class SimBroker:
                 cast(Any, self.control),
                 self._registry,
             )
-        finally:
-            setattr(replication_room, "Peers", real)  # noqa: B010
 
     # --- start ---
 

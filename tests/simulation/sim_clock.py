@@ -10,6 +10,7 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from headrace.broker.loop import Timer
@@ -17,6 +18,7 @@ from headrace.broker.loop import Timer
 Call = Callable[[], None]
 Waiting = Callable[[], bool]
 Outcome = Callable[[Any, Exception | None], None]
+_push: Final = heapq.heappush
 ERRORS_MAX: Final = 20
 WALL_MS: Final = 1_700_000_000_000
 """What the brokers' wall clocks show when a world begins."""
@@ -44,7 +46,7 @@ class Clock:
 
     def after(self, delay_ms: float, life: Life, call: Call) -> None:
         """Calls later, if that life still lasts then."""
-        heapq.heappush(self._events, (self.now_ms + delay_ms, next(self._numbers), life, call))
+        _push(self._events, (self.now_ms + delay_ms, next(self._numbers), life, call))
 
     def run_until(self, end_ms: float) -> None:
         """Runs all events up to a moment."""
@@ -122,7 +124,7 @@ class SimLoop:
         self._clock.after(period_ms, self._life, again)
 
     def post(self, call: Call) -> None:
-        self._clock.after(0.0, self._life, lambda: self.wake(call))
+        self._clock.after(0.0, self._life, partial(self.wake, call))
 
 
 class SimWorkers:
@@ -146,7 +148,7 @@ class SimWorkers:
             except Exception as caught:
                 error = caught
             news_ms = self._clock.between(0.0, self._low_ms)
-            self._clock.after(news_ms, self._life, lambda: self._loop.wake(lambda: done(result, error)))
+            self._clock.after(news_ms, self._life, partial(self._loop.wake, partial(done, result, error)))
 
         delay_ms = self._clock.between(self._low_ms, self._high_ms) * self.slow
         self._clock.after(delay_ms, self._life, work)

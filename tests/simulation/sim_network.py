@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -27,7 +28,7 @@ FRAME_MAX_BYTES: Final = 1 << 24
 DELAY_MIN_MS: Final = 0.1
 DELAY_MAX_MS: Final = 3.0
 ROUNDING_MS: Final = 0.001
-VERSIONS: Final = {
+VERSIONS: Final[Mapping[int, int]] = {
     ApiKey.FETCH: fetch.VERSION_MAX,
     ApiKey.PRODUCE: 9,
     ApiKey.LIST_OFFSETS: 7,
@@ -92,7 +93,7 @@ class Network:
             on_abort=problems.append,
         )
         server.turn_left = 1 << 30
-        version = VERSIONS[ApiKey(call.api_key)]
+        version = VERSIONS[call.api_key]
         encoded = call.encode(version, 1, source)
         frame = bytearray(encoded if isinstance(encoded, bytes) else b"".join(encoded))
         host.wake(lambda: server.receive(memoryview(frame), may_keep=False))
@@ -125,14 +126,11 @@ class Link:
                 lost = Lost("connection refused", was_sent=False)
                 self._later(self._network.delay_ms(), lambda: done(lost))
                 return
-            self._connection = _Connection(self._network, self._name, str(self._target), host, self._deliver)
+            self._connection = _Connection(self._network, self._name, str(self._target), host, self._later)
         self._connection.ask(call, done, timeout_ms)
 
     def _later(self, delay_ms: float, call: Callable[[], None]) -> None:
-        self._network.clock.after(delay_ms, self._life, lambda: self._wake(call))
-
-    def _deliver(self, delay_ms: float, call: Callable[[], None]) -> None:
-        self._later(delay_ms, call)
+        self._network.clock.after(delay_ms, self._life, partial(self._wake, call))
 
     def close(self) -> None:
         if self._connection is not None:
@@ -175,7 +173,7 @@ class _Connection:
         self._waiting.append((call, done, deadline_ms))
         if deadline_ms < self._checks_at_ms:
             self._check_at(deadline_ms)
-        encoded = call.encode(VERSIONS[ApiKey(call.api_key)], self._asked, self._ends[0])
+        encoded = call.encode(VERSIONS[call.api_key], self._asked, self._ends[0])
         frame = encoded if isinstance(encoded, bytes) else b"".join(encoded)
         if self._network.is_cut(*self._ends):
             return
@@ -184,9 +182,8 @@ class _Connection:
             return
         now_ms = self._network.clock.now_ms
         self._arrives_ms = max(self._arrives_ms, now_ms + self._network.delay_ms())
-        self._network.clock.after(
-            self._arrives_ms - now_ms, self._host.life, lambda: self._host.wake(lambda: self._arrive(frame))
-        )
+        arrive = partial(self._host.wake, partial(self._arrive, frame))
+        self._network.clock.after(self._arrives_ms - now_ms, self._host.life, arrive)
 
     def _arrive(self, frame: bytes) -> None:
         """At the broker."""
@@ -204,6 +201,8 @@ class _Connection:
         """At the broker: responses go back, in order."""
         if server.rest is not None and not server.is_held:
             self._network.clock.after(0.0, self._host.life, lambda: self._host.wake(self._resume))
+        if not server.slots or server.slots[0].parts is None:
+            return
         server.release_responses()
         if not server.outgoing:
             return
@@ -215,7 +214,7 @@ class _Connection:
         now_ms = self._network.clock.now_ms
         self._returns_ms = max(self._returns_ms, now_ms + self._network.delay_ms())
         data = b"".join(parts)
-        self._deliver(self._returns_ms - now_ms, lambda: self._return(data))
+        self._deliver(self._returns_ms - now_ms, partial(self._return, data))
 
     def _resume(self) -> None:
         if not self.is_broken and not self._server.closed and not self._server.is_held:
@@ -233,7 +232,7 @@ class _Connection:
             call, done, _ = self._waiting.popleft()
             expected = self._asked - len(self._waiting)
             assert int.from_bytes(frame[:4], "big") == expected, f"{self._ends}: not the answer to {expected}"
-            done(call.decode(frame, VERSIONS[ApiKey(call.api_key)]))
+            done(call.decode(frame, VERSIONS[call.api_key]))
 
     def reset(self) -> None:
         """The other end says that there is no such connection."""

@@ -13,14 +13,14 @@ INT64_MAX: Final = 2**63 - 1
 
 
 def encode(fields: dict[str, Any]) -> bytes:
-    return json.dumps({"version": VERSION, **fields}, separators=(",", ":"), sort_keys=True).encode()
+    return _ENCODER.encode({"version": VERSION, **fields}).encode()
 
 
 def decode(path: str, data: bytes) -> dict[str, Any]:
     """Returns the fields of a node's document. Raises `CorruptNodeError` if it is not a JSON object of
     `VERSION`."""
     try:
-        fields = json.loads(data, parse_float=_finite, parse_constant=_finite)
+        fields = _DECODER.decode(data.decode(json.detect_encoding(data), "surrogatepass"))
     except (ValueError, RecursionError) as error:
         raise CorruptNodeError(f"{path}: expected JSON, found {data[:40]!r} ({error})") from None
     if not isinstance(fields, dict) or fields.get("version") != VERSION:
@@ -50,3 +50,8 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{text[:40]} is not a number that everybody reads alike")
     return number
+
+
+# `json.loads` and `json.dumps` make new ones for each document, if told anything but their defaults.
+_DECODER: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), sort_keys=True)
