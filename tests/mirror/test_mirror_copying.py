@@ -39,13 +39,20 @@ def source_log(rng: random.Random, count: int) -> PartitionBytes:
 
 
 class Target:
-    """A mirror partition: accepts only a chunk that begins at its end address."""
+    """A mirror partition: accepts only a chunk that begins at its end address; an empty one accepts any."""
 
     def __init__(self) -> None:
         self.data = bytearray()
+        self.start = 0
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.data)
 
     def append(self, chunk: Chunk) -> bool:
-        if chunk.address != len(self.data):
+        if not self.data:
+            self.start = chunk.address
+        if chunk.address != self.end:
             return False
         self.data += chunk.data
         return True
@@ -85,6 +92,7 @@ class Simulation:
         )
         act()
         assert self.copy.ahead_bytes <= AHEAD_MAX_BYTES + len(self.source.data)
+        assert self.target.start == 0, "the beginning was skipped"
         assert bytes(self.target.data) == self.source.data[: len(self.target.data)]
 
     def grow(self) -> None:
@@ -96,7 +104,7 @@ class Simulation:
 
     def locate(self) -> None:
         if self.copy.needs_locating(self.now_s):
-            self.copy.located(len(self.target.data), self.end)
+            self.copy.located(self.target.end, self.end, is_empty=not self.target.data)
 
     def fetch(self) -> None:
         address = self.copy.next_fetch_address()
@@ -117,10 +125,10 @@ class Simulation:
             assert len(self.in_flight) <= APPENDS_IN_FLIGHT_MAX
 
     def respond(self) -> None:
-        """The oldest request arrives; its response may be lost."""
+        """The oldest request arrives, and may be refused for now; its response may be lost."""
         if self.in_flight:
             chunk = self.in_flight.pop(0)
-            taken = self.target.append(chunk)
+            taken = self.rng.random() < 0.8 and self.target.append(chunk)
             if taken and self.rng.random() < 0.8:
                 self.copy.appended(chunk, self.now_s)
             else:
@@ -174,6 +182,27 @@ def test_after_any_failures_the_copy_is_a_prefix_and_catches_up(seed: int) -> No
     simulation.now_s += 10.0
     simulation.locate()
     assert (simulation.copy.state, simulation.copy.copied_to) == (CopyState.COPYING, simulation.end)
+
+
+def test_an_empty_copy_gets_its_first_chunk_alone() -> None:
+    """The target takes any address as its first: a chunk behind a refused one would begin the copy."""
+    source, now_s = source_log(random.Random(2), 3), 0.0
+    copy, target = PartitionCopy("t", 0, 0, draw=lambda: 0.5), Target()
+    copy.located(0, source.end, is_empty=True)
+    for begin, end in itertools.pairwise(source.cuts[:3]):
+        copy.fetched(1, begin, Fetched(bytes(source.data[begin:end]), 0, source.end), now_s)
+    refused = copy.next_append()
+    assert not copy.wants_append()
+    copy.append_failed(refused, "NOT_ENOUGH_REPLICAS", now_s)
+    copy.located(target.end, source.end, is_empty=True)
+    for begin, end in itertools.pairwise(source.cuts):
+        copy.fetched(copy.generation, begin, Fetched(bytes(source.data[begin:end]), 0, source.end), now_s)
+    first = copy.next_append()
+    assert target.append(first)
+    copy.appended(first, now_s)
+    for _ in range(2):
+        assert target.append(copy.next_append())
+    assert target.data == source.data
 
 
 def test_a_bad_batch_stops_the_copy_just_there_once_all_before_it_is_copied() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import sys
@@ -26,6 +27,7 @@ from headrace.client.errors import BrokerError
 from headrace.coordination.topics import TopicRegistry
 from headrace.log.partition import PartitionLog
 from headrace.mirror.__main__ import main
+from headrace.mirror.discovery import MIRROR_SETTING
 from headrace.wire.records import Record, encode_batch
 
 
@@ -217,6 +219,28 @@ def test_a_source_that_lost_its_log_halts_that_partition_only(
     wait_for(lambda: files_of(analysis, "forged", 0) != before["forged"], mirror.status)
     assert_same(mirror, "forged", 0)
     assert mirror.partitions()["made-again", 0]["state"] == "halted"
+
+
+def test_a_topic_that_is_made_again_at_the_target_is_copied_from_the_beginning(
+    broker_cluster: StartCluster, start_mirror: StartMirror
+) -> None:
+    """An empty partition takes any address: a mirror that went on where it was would leave out the rest."""
+    east, analysis = broker_cluster(datacenter="east"), broker_cluster(datacenter="analysis")
+    with Admin(east.bootstrap) as admin, Admin(analysis.bootstrap) as target:
+        for topic in ("busy", "idle"):
+            admin.create_topic(topic, 1)
+            send(east, topic, 200, partitions=1)
+        mirror = start_mirror(east, analysis)
+        wait_for(lambda: len(mirror.partitions()) == 2, mirror.output)
+        wait_for(lambda: all(p["state"] == "caught_up" for p in mirror.partitions().values()), mirror.output)
+        for topic in ("busy", "idle"):
+            target.delete_topic(topic)
+            wait_for(lambda t=topic: t not in target.topics())  # type: ignore[misc]
+            with contextlib.suppress(BrokerError):  # the mirror was faster
+                target.create_topic(topic, 1, config={MIRROR_SETTING: "true"})
+    send(east, "busy", 200, partitions=1)
+    assert_same(mirror, "busy", 0)
+    assert_same(mirror, "idle", 0)
 
 
 def test_a_gap_halts_its_partition_until_it_is_accepted(

@@ -1,7 +1,9 @@
 """The state of one partition's copy: what to fetch next, what to append next, when to stop. Pure; no clock.
 
 A copy is first *located*: where it ends at the target, and whether the source still matches it. Then it
-fetches ahead of its appends, within a bound, and appends in order. After any problem it is located again once
+fetches ahead of its appends, within a bound, and appends in order. A target that has nothing yet takes any
+address as its first one, so it gets the first chunk alone: a later one would begin the copy if that chunk
+were refused. After any problem it is located again once
 all appends in flight are answered, so that it relies on nothing but the target's own end. A problem that does
 not pass by itself halts the copy. A bad batch of the source is such a problem, and so are addresses that the
 source no longer holds: what lies before is copied first, then locating reads the source once more and halts
@@ -72,6 +74,7 @@ class PartitionCopy:
         self.partition = partition
         self.target_partition = target_partition
         self.topic_id = NO_UUID  # the source's topic, since it was located
+        self.target_id = NO_UUID  # the target's topic, since then
         self.state = CopyState.LOCATING
         self.problem = ""
         self.generation = 0
@@ -87,6 +90,7 @@ class PartitionCopy:
         self._empty_fetches = 0
         self._waiting: deque[Chunk] = deque()
         self._in_flight = 0
+        self._is_empty = True  # the target's partition, as far as is known
         self._failures = 0
         self._not_before_s = 0.0
         self._behind_since_s: float | None = None
@@ -114,9 +118,14 @@ class PartitionCopy:
         source_end: int,
         passed_gaps: tuple[AcceptedGap, ...] = (),
         topic_id: UUID = NO_UUID,
+        target_id: UUID = NO_UUID,
+        is_empty: bool = False,
     ) -> None:
-        """Continues at `end_address`, where the copy ends and matches the source."""
-        self.topic_id = topic_id
+        """Continues at `end_address`, where the copy ends and matches the source. `is_empty`: the target has
+        nothing yet.
+        """
+        self.topic_id, self.target_id = topic_id, target_id
+        self._is_empty = is_empty
         self.passed_gaps = passed_gaps
         self.state = CopyState.COPYING
         self.problem = ""
@@ -172,7 +181,8 @@ class PartitionCopy:
             self._suspect_bad_batch(now_s)
 
     def wants_append(self) -> bool:
-        return bool(self._waiting) and self._in_flight < APPENDS_IN_FLIGHT_MAX
+        in_flight_max = 1 if self._is_empty else APPENDS_IN_FLIGHT_MAX
+        return bool(self._waiting) and self._in_flight < in_flight_max
 
     def next_append(self) -> Chunk:
         """Returns the next chunk to send."""
@@ -184,6 +194,7 @@ class PartitionCopy:
         self._in_flight -= 1
         if chunk.generation == self.generation and self.state is CopyState.COPYING:
             self.copied_to = chunk.end_address
+            self._is_empty = False
             self.bytes_copied += len(chunk.data)
             self._failures = 0
             self._suspect_bad_batch(now_s)
@@ -206,6 +217,11 @@ class PartitionCopy:
         self._stop(CopyState.LOCATING, problem)
         self._failures += 1
         self._not_before_s = now_s + RETRY_BACKOFF.delay_s(self._failures, self._draw)
+
+    def target_is(self, topic_id: UUID, now_s: float) -> None:
+        """Takes the id of the target's topic, zero if there is none: in another topic nothing is copied."""
+        if self.state is CopyState.COPYING and topic_id != self.target_id:
+            self.back_off("the topic was deleted at the target", now_s)
 
     def source_is_behind(self, problem: str, now_s: float) -> None:
         """Takes that the source ends before the copy, as far as its leader says. Only if that stays so, bytes

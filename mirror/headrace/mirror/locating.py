@@ -96,14 +96,16 @@ class Bounds(NamedTuple):
 
 
 class Located(NamedTuple):
-    """The address at which copying continues, the source's end, the accepted gaps before `address`, and the
-    id of the source's topic.
+    """The address at which copying continues, the source's end, the accepted gaps before `address`, the ids
+    of the source's topic and of the target's, and whether the target has nothing yet.
     """
 
     address: int
     source_end: int
     passed_gaps: tuple[AcceptedGap, ...] = ()
     topic_id: UUID = NO_UUID
+    target_id: UUID = NO_UUID
+    is_empty: bool = False
 
 
 class MirrorSide:
@@ -239,7 +241,7 @@ def locate(
     source and copy do not match, or the batch is still bad. Raises `ClientError` if a whole side does not
     respond.
     """
-    topic_id = source.topic_id(topic)
+    topic_id, _ = ids = source.topic_id(topic), target.topic_id(topic)
     # The target first: if another mirror of this source appends meanwhile, the source still ends behind it.
     targets = target.bounds(topic, sorted(pairs.values()))
     sources = source.bounds(topic, sorted(pairs))
@@ -263,7 +265,7 @@ def locate(
                 raise RecreatedError(topic, target_partition, copied_id, topic_id)
             address = _decide(reader.bounds, copy, target_partition, accepted)
             passed_gaps = gaps.passed(accepted, target_partition, address)
-            found[partition] = Located(address, reader.bounds.end, passed_gaps, topic_id)
+            found[partition] = Located(address, reader.bounds.end, passed_gaps, *ids, copy.end == 0)
             if copy.start < copy.end:
                 last = _last_batch(target, topic, target_partition, copy)
                 if last is not None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
+from uuid import UUID
 
 from headrace.client.calls import produce_call
 from headrace.client.errors import ClientError
@@ -129,13 +130,17 @@ class Pipeline:
         return POLL_MAX_S
 
     def _send_produce(self, leader: int, copies: list[PartitionCopy]) -> None:
-        topics: dict[str, list[ProducePartition]] = {}
-        sent: dict[tuple[str, int], tuple[PartitionCopy, Chunk]] = {}
+        # By id: a topic that was made again under its name is empty, and would take any address as its first.
+        by_id = all(copy.target_id != NO_UUID for copy in copies)
+        topics: dict[tuple[str, UUID], list[ProducePartition]] = {}
+        sent: dict[tuple[str | UUID, int], tuple[PartitionCopy, Chunk]] = {}
         size_bytes = 0
         for copy in copies:
             chunk = copy.next_append()
-            sent[copy.topic, copy.target_partition] = (copy, chunk)
-            topics.setdefault(copy.topic, []).append(ProducePartition(copy.target_partition, chunk.data))
+            key = copy.target_id if by_id else copy.topic
+            sent[key, copy.target_partition] = (copy, chunk)
+            part = ProducePartition(copy.target_partition, chunk.data)
+            topics.setdefault((copy.topic, copy.target_id), []).append(part)
             size_bytes += len(chunk.data)
             if size_bytes >= PRODUCE_MAX_BYTES:
                 break
@@ -143,7 +148,7 @@ class Pipeline:
             transactional_id=None,
             acks=ACKS_ALL,
             timeout_ms=REQUEST_TIMEOUT_MS,
-            topics=[ProduceTopic(name, NO_UUID, members) for name, members in topics.items()],
+            topics=[ProduceTopic(name, topic_id, members) for (name, topic_id), members in topics.items()],
         )
 
         def done(response: Any, error: ClientError | None) -> None:
@@ -154,19 +159,20 @@ class Pipeline:
                         copy.append_failed(chunk, str(error), now_s)
                 else:
                     for topic in response.topics:
+                        key = topic.topic_id if by_id else topic.name
                         for result in topic.partitions:
-                            self._on_ack(*sent[topic.name, result.partition], result, now_s)
+                            self._on_ack(*sent[key, result.partition], result, now_s)
             for lane in {self._lane_of[copy] for copy, _ in sent.values()}:
                 lane.network.wake()
 
-        self._target.send(leader, produce_call(request), done)
+        self._target.send(leader, produce_call(request, by_id=by_id), done)
 
     def _on_ack(self, copy: PartitionCopy, chunk: Chunk, result: Any, now_s: float) -> None:
         code = ErrorCode(result.error_code)
         if code is ErrorCode.NONE:
             copy.appended(chunk, now_s)
             return
-        if code in MOVED:
+        if code in MOVED or code is ErrorCode.UNKNOWN_TOPIC_ID:
             self._target.request_update()
         message = result.error_message or ""
         copy.append_failed(

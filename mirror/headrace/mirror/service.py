@@ -157,7 +157,11 @@ class MirrorService:
         for name in names[:TOPICS_MAX]:
             count = max(source_topics[name].partitions, default=-1) + 1
             copies = [self._copies.get((name, partition)) for partition in range(count)]
-            existing = target_topics[name].partitions if name in target_topics else {}
+            found = target_topics.get(name)
+            existing = {} if found is None else found.partitions
+            with self._pipeline.lock:
+                for copy in filter(None, copies):
+                    copy.target_is(NO_UUID if found is None else found.topic_id, time.monotonic())
             if any(copy is None or copy.target_partition not in existing for copy in copies):
                 self._prepare(name, count, topics)
 

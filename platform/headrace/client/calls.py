@@ -24,8 +24,7 @@ LATEST: Final = -1
 """What ListOffsets accepts in place of a timestamp."""
 
 SUPPORTED_VERSIONS: Final[dict[int, tuple[int, int]]] = {
-    # Produce stops before the versions that identify topics by id: this client uses names.
-    ApiKey.PRODUCE: (3, 12),
+    ApiKey.PRODUCE: (3, 13),
     ApiKey.FETCH: (4, 17),
     ApiKey.LIST_OFFSETS: (1, 7),
     ApiKey.METADATA: (4, 12),
@@ -54,6 +53,8 @@ SUPPORTED_VERSIONS: Final[dict[int, tuple[int, int]]] = {
 
 
 ANY_VERSION: Final = (0, 32_767)
+PRODUCE_BY_NAME: Final = (0, produce.TOPIC_IDS_FROM - 1)
+PRODUCE_BY_ID: Final = (produce.TOPIC_IDS_FROM, produce.VERSION_MAX)
 FETCH_BY_NAME: Final = (0, fetch.TOPIC_IDS_FROM - 1)
 FETCH_BY_ID: Final = (fetch.TOPIC_IDS_FROM, fetch.VERSION_MAX)
 
@@ -74,7 +75,9 @@ class Call:
     is_optional: bool = False
 
 
-def produce_call(request: produce.ProduceRequest) -> Call:
+def produce_call(request: produce.ProduceRequest, *, by_id: bool = False) -> Call:
+    """Sends batches. `by_id`: as in `fetch_call`."""
+
     def encode(version: int, correlation_id: int, client_id: str) -> list[Buffer]:
         return produce.encode_request_pieces(
             request, version=version, correlation_id=correlation_id, client_id=client_id
@@ -83,7 +86,8 @@ def produce_call(request: produce.ProduceRequest) -> Call:
     def decode(frame: memoryview, version: int) -> produce.ProduceResponse:
         return produce.decode_response(frame, version=version)[1]
 
-    return Call(ApiKey.PRODUCE, encode, decode, expects_response=request.acks != 0)
+    versions = PRODUCE_BY_ID if by_id else PRODUCE_BY_NAME
+    return Call(ApiKey.PRODUCE, encode, decode, expects_response=request.acks != 0, versions=versions)
 
 
 def fetch_call(request: fetch.FetchRequest, *, by_id: bool = False) -> Call:
