@@ -231,3 +231,42 @@ def test_an_hour_with_a_problem_keeps_no_other_hour_from_its_seal(monkeypatch: p
     assert str(caught.value).endswith("; and 1 more hour")
     monkeypatch.setattr(seal_module, "HdfsClient", lambda *_, **__: contextlib.nullcontext(hdfs))
     assert due_hours("http://x", "t", now_ms=hours[3] + 2 * HOUR_MS) == [hours[0], hours[2]]
+
+
+def test_files_of_others_beside_seals_and_manifests_are_passed_over() -> None:
+    hdfs = MemoryHdfs()
+    load(hdfs)
+    for name in ("notes.v1.json", "1970-01-01-10.v².json", "1970-01-01-25.v001.json"):
+        hdfs.write(f"{PATHS.sealed}/{name}", b"?")
+    for name in ("0.json", "².json", "7.state.json", "notes.json"):
+        hdfs.write(f"{PATHS.log}/{name}", b"?")
+    assert sealed(hdfs, 79).rows == 79
+    assert seals(hdfs, PATHS).keys() == {HOUR}
+    assert problems(hdfs) == []
+
+
+def test_of_two_runs_that_seal_an_hour_in_the_same_millisecond_each_knows_what_is_stored() -> None:
+    hdfs = MemoryHdfs()
+    load(hdfs)
+    log = CommitLog(hdfs, PATHS)
+    others = iter([True])
+
+    def before(call: str) -> None:
+        if call == "rename" and next(others, False):
+            hdfs.before = _die  # the other run, right after it has written its seal
+            with pytest.raises(Died):
+                seal_in(log, {HOUR: {"of": "the other"}}, lambda: 1)
+            hdfs.before = lambda _: None
+
+    hdfs.before = before
+    made = seal_in(log, {HOUR: {"of": "one"}}, lambda: 1)[HOUR]
+    assert made == seals(hdfs, PATHS)[HOUR]
+
+
+class Died(BaseException):
+    """Stands for SIGKILL."""
+
+
+def _die(call: str) -> None:
+    if call == "rename":
+        raise Died

@@ -245,9 +245,11 @@ class CommitLog:
         manifests: list[int] = []
         for entry in self.hdfs.entries(self.paths.log):
             stem, _, kind = entry.name.partition(".")
-            if stem.isdigit() and kind == "json":
+            if not stem.isdecimal() or stem != padded(int(stem)):
+                continue  # somebody's file
+            if kind == "json":
                 manifests.append(int(stem))
-            elif stem.isdigit() and kind == "state.json":
+            elif kind == "state.json":
                 states.append(int(stem))
         return sorted(states), sorted(manifests)
 

@@ -7,6 +7,7 @@ changed after it was written is refused by its digest. Needs neither Spark nor p
 
 import hashlib
 import json
+import uuid
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
@@ -317,7 +318,8 @@ def _seal(
 
 def _put(hdfs: HdfsClient, paths: TopicPaths, seal: Seal) -> bool:
     """Writes a seal; False if its version exists already."""
-    staged = f"{paths.sealed}/_{hour_name(seal.hour_ms)}.{seal.sealed_ms}.tmp"
+    # A name of its own: another run may seal the same hour in the same millisecond.
+    staged = f"{paths.sealed}/_{hour_name(seal.hour_ms)}.{uuid.uuid4().hex}.tmp"
     hdfs.write(staged, seal.to_json(), overwrite=True)
     if hdfs.rename(staged, paths.seal(seal.hour_ms, seal.version)):
         return True
@@ -331,6 +333,10 @@ def seal_files(hdfs: HdfsClient, paths: TopicPaths) -> list[tuple[int, int, str]
     for entry in hdfs.entries(paths.sealed):
         hour, _, rest = entry.name.partition(".v")
         version, _, kind = rest.partition(".")
-        if kind == "json" and version.isdigit():
+        if kind != "json" or not version.isdecimal():
+            continue
+        try:
             found.append((parse_hour(hour), int(version), f"{paths.sealed}/{entry.name}"))
+        except ValueError:
+            continue  # somebody's file
     return found
