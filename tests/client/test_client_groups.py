@@ -18,15 +18,17 @@ from headrace.client.cluster import TopicPartition
 from headrace.client.errors import BrokerError, ClosedError, OffsetOutOfRangeError
 from headrace.client.streams import QUEUE_RECORDS_MAX, MessageStream
 from headrace.coordination.consumers import ConsumerRegistry
-from headrace.coordination.session import ZooKeeperSession
+from headrace.coordination.errors import NodeHeldError
+from headrace.coordination.session import SessionState, ZooKeeperSession
 
 WAIT_S = 60
+CLAIM_S = 20
 
 
-def until(condition: Callable[[], bool], what: str = "it") -> None:
-    deadline = time.monotonic() + WAIT_S
+def until(condition: Callable[[], bool], what: str = "it", wait_s: float = WAIT_S) -> None:
+    deadline = time.monotonic() + wait_s
     while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen within {WAIT_S} s"
+        assert time.monotonic() < deadline, f"{what} did not happen within {wait_s:g} s"
         time.sleep(0.02)
 
 
@@ -213,6 +215,36 @@ def test_an_expired_session_is_replaced_and_nothing_is_lost(members: Members) ->
     members.publish(300)
     until(lambda: len(set(members.numbers())) == 600, "every message")
     members.until_shared()
+
+
+def test_a_session_that_expires_unnoticed_takes_its_claims_with_it(members: Members) -> None:
+    """The group's thread sleeps until the session is replaced: it sees the same members as before."""
+    group = members.join(auto_commit_interval_ms=None)
+    members.until_shared()
+    session, poll = group._session, group._consumer.poll
+    before, sleeps = session.session_id, threading.Event()
+
+    def polls_late(timeout_s: float) -> list[ConsumerRecord]:
+        sleeps.set()
+        until(lambda: session.session_id != before and session.state is SessionState.CONNECTED)
+        return poll(timeout_s)
+
+    group._consumer.poll = polls_late  # type: ignore[method-assign, assignment]
+    assert sleeps.wait(WAIT_S)
+    members.cluster.zookeeper.expire(session)
+    with ZooKeeperSession(members.cluster.zookeeper.hosts) as other:
+        registry = ConsumerRegistry(other, members.name)
+        until(lambda: len(registry.owners(members.topic)) == 4, "a claim on all partitions", CLAIM_S)
+
+
+def test_a_member_that_cannot_join_leaves_nothing(members: Members) -> None:
+    with ZooKeeperSession(members.cluster.zookeeper.hosts) as other:
+        ConsumerRegistry(other, members.name).join("m", {members.topic: 1})
+        group = members.make(member_id="m", session_timeout_ms=500)
+        with pytest.raises(NodeHeldError):
+            group.streams(1)
+    group.close()
+    assert group._session.state is SessionState.CLOSED
 
 
 def test_a_member_that_dies_is_replaced(members: Members) -> None:

@@ -103,6 +103,7 @@ class ConsumerGroup(Client):
         self._membership: HeldNode | None = None
         self._watches: list[Watch] = []
         self._rebalance_wanted = threading.Event()
+        self._session_lost = threading.Event()  # and with it all claims, even if there is a new one by now
         self._closing = threading.Event()
         self._commit_done = threading.Condition()
         self._commits_requested = self._commits_made = 0
@@ -125,7 +126,7 @@ class ConsumerGroup(Client):
         self._streams = [MessageStream(i, wants_more=self._consumer.wakeup) for i in range(count)]
         self._session.start()
         self._session.on_restored(self._want_rebalance)
-        self._session.on_state(lambda _: self._consumer.wakeup())
+        self._session.on_state(self._on_session)
         self._membership = self._registry.join(self.member_id, dict.fromkeys(self.topics, count))
         self._watches = [
             self._registry.watch_members(lambda _: self._want_rebalance()),
@@ -171,6 +172,8 @@ class ConsumerGroup(Client):
         if self._thread is None:
             self._closing.set()
             self._consumer.close()
+            if self._streams:  # joining failed: what it has registered goes with the session
+                self._session.close()
             return
         self._mark_consumed()
         self._closing.set()
@@ -186,6 +189,11 @@ class ConsumerGroup(Client):
             stream.mark_consumed_by(threading.get_ident())
 
     # --- callbacks from ZooKeeper ---
+
+    def _on_session(self, state: SessionState) -> None:
+        if state is SessionState.LOST:
+            self._session_lost.set()
+        self._consumer.wakeup()
 
     def _want_rebalance(self) -> None:
         self._rebalance_wanted.set()
@@ -217,7 +225,8 @@ class ConsumerGroup(Client):
         failures = 0
         next_commit_s = self._clock() + (self._commit_interval_s or 0)
         while not self._closing.is_set():
-            if self._session.state is SessionState.LOST:
+            if self._session_lost.is_set():
+                self._session_lost.clear()
                 self._stop_reading()
             elif self._rebalance_wanted.is_set() and self._session.state is SessionState.CONNECTED:
                 try:
@@ -238,7 +247,7 @@ class ConsumerGroup(Client):
             self._deliver(self._consumer.poll(POLL_S))
 
     def _deliver(self, records: list[ConsumerRecord]) -> None:
-        if self._rebalance_wanted.is_set() and self._session.state is SessionState.LOST:
+        if self._session_lost.is_set():
             return
         by_stream: dict[int, list[ConsumerRecord]] = {}
         for record in records:
