@@ -30,6 +30,7 @@ from simulation.sim_zookeeper import ZooKeeper
 
 CALL_MAX_MS: Final = 10_000.0
 TURN_MS: Final = 40.0
+COPY_ID: Final = UUID(int=8)
 FETCH_WAIT_MS: Final = 500
 FETCH_MAX_BYTES: Final = 1 << 20
 RESTART: Final = 0.002
@@ -105,6 +106,9 @@ class _Target:
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
+
+    def topic_id(self, _: str) -> UUID:
+        return COPY_ID
 
     def bounds(self, _: str, partitions: list[int]) -> dict[int, Bounds]:
         return {each: Bounds(self._log.start_address, self._log.end_address) for each in partitions}
