@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 import re
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 
 from drill.drill_tables import HOUR, TOPIC, FolderHdfs, Table, load
 from headrace.audit.topic.said_of_tables import PROBLEMS_PER_RECORD_MAX, RECENT, VerifiedRecord
+from headrace.warehouse import commitlog
 from headrace.warehouse.change import TopicTable
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.counting import NotParquetError, count_file
@@ -121,6 +123,32 @@ def test_a_file_of_somebody_with_other_values_ends_no_verification(
     found = verify_topic(table)
     assert found.files == 4
     assert [each.path for each in found.placed] == [path]
+
+
+@pytest.mark.parametrize("name", ["none", "ends", "files", "changed", "written"])
+def test_a_written_state_that_says_other_than_the_manifests_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Loads, readers and seals begin with it. With other ends, the next load reads addresses again."""
+    monkeypatch.setattr(commitlog, "STATE_EVERY", 2)
+    table = table_of(tmp_path)
+    assert verify_topic(table).problems == ()
+    where = table.paths.state(1)
+    told = json.loads(table.hdfs.read(where))
+    if name == "files":
+        (gone,) = (file["path"] for file in told["files"][-1:])
+        told["files"] = told["files"][:-1]
+        table.hdfs.delete(gone)
+    elif name != "none":
+        told[name] = {key: value - 1 for key, value in told[name].items()}
+    table.hdfs.write(where, json.dumps(told).encode(), overwrite=True)
+    problems = verify_topic(table).problems
+    if name == "none":
+        assert problems == ()
+    else:
+        assert any(
+            each.startswith(f"{where} is not what the manifests up to it add up to") for each in problems
+        )
 
 
 def test_every_hour_has_a_turn_within_a_week(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ Owns the order of steps that makes a change happen exactly once:
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
@@ -99,6 +99,37 @@ class CommitLog:
         sequences = self._sequences()[1]
         first = [f"{self.paths.manifest(0)} is missing"] if sequences and sequences[0] else []
         return first or [problem for _, problem in self._linked(sequences) if problem]
+
+    def problem_of_state(self, manifests: Sequence[Manifest]) -> str:
+        """Returns what the written state that `state` begins with says otherwise than all manifests, which
+        are given; "" if nothing.
+        """
+        written = self._last_state(self._sequences()[0])
+        made = TableState(counted_from=written.counted_from)
+        # Others may have committed since these were read.
+        for manifest in (*manifests, *self.manifests(len(manifests))):
+            if manifest.sequence <= written.sequence:
+                made = made.after(manifest)
+        # A state of an older headrace, from which this one was made, may not have had the sums.
+        sums = () if written.counted_from else ("written", "deleted", "counted")
+        names = (
+            "sequence",
+            "ends",
+            "files",
+            "dead_files",
+            "schema_id",
+            "schema_datacenter",
+            "changed",
+            *sums,
+        )
+        other = [name for name in names if getattr(made, name) != getattr(written, name)]
+        if not other:
+            return ""
+        where = self.paths.state(written.sequence)
+        return (
+            f"{where} is not what the manifests up to it add up to ({', '.join(other)}): remove it, and all "
+            "begins with the manifests again"
+        )
 
     def _bytes(self, sequence: int) -> bytes:
         where = self.paths.manifest(sequence)

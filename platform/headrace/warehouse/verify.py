@@ -88,6 +88,8 @@ def verify_topic(
         f"change {manifest.sequence} is committed but not complete; the next load completes it"
         for manifest in log.to_complete()
     ]
+    if problem := log.problem_of_state(manifests):
+        problems.append(problem)
     present = {path: entry.size_bytes for path, entry in table.hdfs.walk(table.paths.hourly)}
     hours = None
     if checked == RECENT:
