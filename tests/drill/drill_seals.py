@@ -51,7 +51,8 @@ def refused(drilled: Drilled, plant: drill_files.Plant) -> Tested:
     false = len(problems.keys() - harmed)
     if harmed - problems.keys():
         return Tested(Outcome.MISSED, false, tuple(problems.values()))
-    is_named = any(named in problem for problem in problems.values())
+    # The seal names the first file that is wrong: of two that were swapped, either.
+    is_named = any(path in problem for problem in problems.values() for path in {named, *changed})
     return Tested(Outcome.NAMED if is_named else Outcome.WRONG_PLACE, false, (named, *problems.values()))
 
 

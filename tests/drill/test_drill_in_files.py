@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from fix_audit_world import HOUR_A
+from fix_audit_world import HOUR_A, received
 from fix_canary import TOLD_MS, WAREHOUSE, CanaryWorld, hours_before
 from headrace.audit.evidence import LOAD_HOP, Counts, Finding, Policy, Status, Verdict
 from headrace.audit.gathering import gather
@@ -20,6 +20,7 @@ from headrace.audit.report.drill_scores import (
     without_other_tables,
 )
 from headrace.audit.report.remedies import command_of
+from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
 from headrace.audit.times import HOUR_MS
 from headrace.audit.topic.drills import CANARY_TOPIC, DrillPlant, Outcome
@@ -28,6 +29,7 @@ from headrace.drill.canary_table import has_events_of
 from headrace.drill.file_kinds import FILE_KINDS, harm_file, of_file
 from headrace.drill.kinds import new_plant
 from headrace.warehouse.doubles import find_doubles
+from headrace.warehouse.report import verified_record
 
 
 def due(run: str, hour_ms: int = HOUR_A) -> list[DrillPlant]:
@@ -176,6 +178,18 @@ def test_files_of_a_table_that_was_replaced_are_in_no_score() -> None:
         assert [plant.kind for plant in without_other_tables(drill, other).plants] == ["lost"]
     score = score_of([drill], [without_other_tables(drill, None)], [])
     assert (score.file_plants, score.plants) == (0, 1)
+
+
+def test_tables_that_were_replaced_are_in_no_report() -> None:
+    world = CanaryWorld()
+    planted(world, due("x"))
+    store = world.told(world.verify())
+    older = replace(WAREHOUSE, root="/data/_drills/0")
+    store.fold([received(verified_record(world.verify(), older), time_ms=TOLD_MS - 1)])
+    made = report(store, CANARY_TOPIC, now_ms=TOLD_MS)
+    assert [each.warehouse for each in made.verified] == [WAREHOUSE.name]
+    assert report(store, now_ms=TOLD_MS).verified == ()
+    store.close()
 
 
 # --- what helps all tables ---

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Final
 
 from headrace.audit.evidence import Evidence
 from headrace.audit.times import OUTSIDE_NAME, is_named
+
+TALLY_MISSING: Final = "auditor is missing: not all of"
+"""Said where a heartbeat lies behind addresses that no tally counts: they can be counted again."""
 
 
 def instant(time_ms: int) -> str:
@@ -57,3 +61,8 @@ def addresses(after: int | None, before: int | None) -> str:
     if after == before:
         return f"at address {after}"
     return f"after address {after}" if before is None else f"between addresses {after} and {before}"
+
+
+def tally_missing(whose: str, low: int, high: int) -> str:
+    """Returns `a tally of east's auditor is missing: not all of addresses 10 to 20 is counted`."""
+    return f"a tally of {whose} {TALLY_MISSING} addresses {low} to {high} is counted"

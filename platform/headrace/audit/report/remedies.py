@@ -9,8 +9,8 @@ from typing import Final
 
 from headrace.audit.batches.damage import OTHER_BYTES
 from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Finding, Status, Verdict
-from headrace.audit.phrases import hour
-from headrace.audit.times import is_named
+from headrace.audit.phrases import TALLY_MISSING, hour
+from headrace.audit.times import HOUR_MS, is_named
 from headrace.audit.topic.said_of_tables import IN_NO_MANIFEST
 
 _BROKER: Final = re.compile(rf"{OTHER_BYTES} broker (\d+)")
@@ -30,6 +30,9 @@ def command_of(verdict: Verdict, finding: Finding) -> str:
         return f"headrace brokers refetch {broker[1]} {place}"
     if finding.status in _WAITING and finding.hop == LOAD_HOP:
         return f"headrace warehouse load {topic}"
+    if finding.status is Status.UNKNOWN and TALLY_MISSING in finding.text and is_named(verdict.hour_ms):
+        first, behind = (hour(at).replace(" ", "T") for at in (verdict.hour_ms, verdict.hour_ms + HOUR_MS))
+        return f"headrace audit recount {topic} --from {first} --to {behind}"
     if finding.status in _WAITING and finding.hop == MIRROR_HOP:
         return "headrace mirror status"
     if finding.status in _WAITING:

@@ -24,6 +24,7 @@ from headrace.audit.report.remedies import command_of
 from headrace.audit.report.settled import NOTHING_KEPT, POLICY, KeptHours, kept_hours
 from headrace.audit.report.totals import totals_of
 from headrace.audit.store.fold_set_aside import read_set_aside
+from headrace.audit.store.kept import last_warehouse
 from headrace.audit.store.store import AuditStore
 from headrace.audit.times import HOUR_MS
 from headrace.audit.topic.drills import CANARY_TOPIC
@@ -166,14 +167,17 @@ def report(
             verdicts += (each for each in judged if any(each.counts) or each.findings)
         aside = tuple(read_set_aside(connection))
         recounts = tuple(asked_recounts(connection, topic))
-        verified = tuple(
-            each
-            for each in verified_tables(connection, topic)
-            if topic is not None or each.topic != CANARY_TOPIC
-        )
+        verified = _verified(connection, topic)
         detection = tuple(detection_times(connection, now_ms - DAY_MS))
         drill = drill_score(connection, ended_drills(connection), now_ms, policy)
     return Report(now_ms, tuple(verdicts), aside, recounts, verified, detection, drill)
+
+
+def _verified(connection: Connection, topic: str | None) -> tuple[VerifiedTable, ...]:
+    """Returns the verified tables of a topic or of the site; of the canary only the present one."""
+    found = verified_tables(connection, topic)
+    present = last_warehouse(connection, CANARY_TOPIC) if topic == CANARY_TOPIC else None
+    return tuple(each for each in found if each.topic != CANARY_TOPIC or each.warehouse == present)
 
 
 def _topics(connection: Connection) -> list[str]:

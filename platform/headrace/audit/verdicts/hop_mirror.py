@@ -175,6 +175,11 @@ def _status_of_missing(
         return Status.UNKNOWN, f"{not_counted}, {silence}"
     overdue = phrases.duration(age_ms - policy.delay_ms)
     if any(start >= missing.high for start, _ in analysis.cover):
+        if any(end <= missing.low for _, end in analysis.cover):  # counting passes over nothing unsaid
+            return (
+                Status.UNKNOWN,
+                f"are not counted in the copy: {phrases.tally_missing('its', missing.low, missing.high)}",
+            )
         return Status.LOST, f"are overdue by {overdue}, and the copy has gone on behind them"
     end = f"the copy ends at address {heartbeat.end_address}; is the mirror running?"
     return Status.UNKNOWN, f"are overdue by {overdue}: {end}"

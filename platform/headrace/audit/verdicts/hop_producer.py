@@ -248,8 +248,8 @@ def _uncounted(case: _Case, missing: _Missing, heartbeat: Heartbeat) -> tuple[st
         where = f"addresses {gap.start} to {gap.end}, which {datacenter}'s auditor could not count"
         return f"may lie in {where}: {gap.cause}", True
     if low < high and not covers(log.known(), low, high):
-        uncounted = f"not all of addresses {low} to {high} is counted"
-        return f"may lie where a tally of {datacenter}'s auditor is missing: {uncounted}", False
+        whose = f"{datacenter}'s"
+        return f"may lie where {phrases.tally_missing(whose, low, high)}", False
     return None
 
 
