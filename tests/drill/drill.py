@@ -4,9 +4,9 @@ make drill [N=10000] [COPIES=6] [SEED=1] [KINDS="stored twice;topic made again"]
 make drill WITHOUT=marks     a check turned off: the drill must fail
 
 N failures are planted in simulated worlds, each kind twelve times in tables' files, and COPIES times in the
-logs and services of a real installation (`--copies 0` leaves that out). A simulated world follows from its
-seed: `SEED=<seed> N=1` repeats it. The exit code is 1 unless nothing was missed (called complete), nothing
-false (called lost or doubled though it is there once), and all at its place.
+logs, services and replicas of real installations (`--copies 0` leaves these out). A simulated world follows
+from its seed: `SEED=<seed> N=1` repeats it. The exit code is 1 unless nothing was missed (called complete),
+nothing false (called lost or doubled though it is there once), and all at its place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from drill import drill_brokers, drill_files, drill_kinds, drill_seals
+from drill import drill_brokers, drill_files, drill_kinds, drill_replicas, drill_seals
 from drill.drill_switches import SWITCHES
 from drill.drill_tables import add_runs
 from drill.drill_truth import Score
@@ -40,7 +40,8 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     kinds = {name.strip() for name in chosen.kinds.split(";") if name.strip()}
-    known = {**drill_kinds.KINDS, **drill_files.KINDS, **drill_seals.KINDS, **drill_brokers.KINDS}
+    parts = (drill_kinds, drill_files, drill_seals, drill_brokers, drill_replicas)
+    known = {name: kind for part in parts for name, kind in part.KINDS.items()}
     if unknown := kinds - known.keys():
         print(f"there are no kinds {sorted(unknown)}; there are: {'; '.join(known)}", file=sys.stderr)
         return 2
@@ -52,6 +53,8 @@ def main(arguments: list[str]) -> int:
             result["files"] = run_files(chosen.seed, chosen.file_seeds, kinds)
         if chosen.copies and (not kinds or kinds & drill_brokers.KINDS.keys()):
             result["brokers"] = run_brokers(chosen.seed, chosen.copies, kinds)
+        if chosen.copies and (not kinds or kinds & drill_replicas.KINDS.keys()):
+            result["replicas"] = run_replicas(chosen.seed, chosen.copies, kinds)
     if chosen.json is not None:
         chosen.json.write_text(json.dumps(result, indent=1) + "\n")
     return 0 if all(part["good"] for part in result.values()) else 1
@@ -86,6 +89,13 @@ def run_brokers(seed: int, copies: int, kinds: Collection[str] = ()) -> dict[str
     score = drill_brokers.run_brokers(seed, copies, kinds)
     where = f"in a real installation, seed {seed}"
     return shown(score, drill_brokers.KNOWN_MISSES, where, time.process_time() - began_s)
+
+
+def run_replicas(seed: int, copies: int, kinds: Collection[str] = ()) -> dict[str, Any]:
+    """Plants failures in followers of a datacenter of two brokers, each kind so often; prints the score."""
+    began_s = time.process_time()
+    score = drill_replicas.run_replicas(seed, copies, kinds)
+    return shown(score, {}, f"in replicas of two brokers, seed {seed}", time.process_time() - began_s)
 
 
 def shown(score: Score, known_misses: Mapping[str, str], where: str, cpu_s: float) -> dict[str, Any]:

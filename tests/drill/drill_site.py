@@ -111,16 +111,21 @@ class DrillSite(NamedTuple):
 
     def verdicts(self) -> list[Verdict]:
         """What the report says now; nothing while there is no store to read."""
-        try:
-            store = AuditStore(f"sqlite:///{self.store_file}", must_exist=True)
-        except StoreError:
-            return []
-        try:
-            return list(report(store, policy=POLICY).verdicts)
-        except SQLAlchemyError:
-            return []
-        finally:
-            store.close()
+        return verdicts_in(self.store_file, POLICY)
+
+
+def verdicts_in(store_file: Path, policy: Policy) -> list[Verdict]:
+    """What the report says now; nothing while there is no store to read."""
+    try:
+        store = AuditStore(f"sqlite:///{store_file}", must_exist=True)
+    except StoreError:
+        return []
+    try:
+        return list(report(store, policy=policy).verdicts)
+    except SQLAlchemyError:
+        return []
+    finally:
+        store.close()
 
 
 def publish(publisher: EventPublisher, topics: Iterable[str], rounds: range, partitions: int = 1) -> None:

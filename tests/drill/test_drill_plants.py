@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from drill import drill_replicas
 from drill.drill_plants import Number, Place, SitePlant
 from drill.drill_truth import Outcome, Score
 from fix_audit_world import HOUR_A
@@ -111,3 +112,13 @@ def test_the_score_says_where_a_plant_is_and_what_the_audit_said_instead() -> No
     named = Score()
     named.of("lost").add(Outcome.NAMED, 0, 7, LOST.place, LOST.sentences(found))
     assert named.to_json()["kinds"]["lost"]["answers"] == []
+
+
+def test_a_replicas_harm_is_named_only_if_its_broker_is() -> None:
+    of_follower = replace(place(0, 100, 200), text="other bytes are on the disk of broker 2, a follower")
+    of_leader = replace(of_follower, text="other bytes are on the disk of broker 1, its leader")
+    harmed = replace(UNREADABLE, places=(Place(0, 100, 200),))
+    assert drill_replicas.judged(harmed, verdicts(of_follower)) == (Outcome.NAMED, 0)
+    assert drill_replicas.judged(harmed, verdicts(of_leader)) == (Outcome.WRONG_PLACE, 0)
+    assert drill_replicas.judged(harmed, verdicts()) == (Outcome.MISSED, 0)
+    assert drill_replicas.judged(SitePlant("nothing", TOPIC), verdicts()) == (Outcome.NAMED, 0)
