@@ -177,6 +177,36 @@ def test_levels(level: Level, old: str, new: str, may: bool) -> None:
     assert (incompatibilities(level, new, [(1, old)]) == []) is may
 
 
+def named(kind: str, name: str, namespace: str = "", aliases: tuple[str, ...] = ()) -> dict[str, Any]:
+    rests: dict[str, Any] = {
+        "record": {"fields": []},
+        "enum": {"symbols": ["A"]},
+        "fixed": {"size": 4},
+    }
+    return {"type": kind, "name": name, "namespace": namespace, "aliases": list(aliases), **rests[kind]}
+
+
+@pytest.mark.parametrize("kind", ["record", "enum", "fixed"])
+@pytest.mark.parametrize(
+    ("old_namespace", "alias", "may"),
+    [("x", "Old", True), ("x", "x.Old", True), ("", "Old", False), ("y", "Old", False), ("y", "y.Old", True)],
+)
+def test_an_alias_without_a_dot_is_in_its_types_own_namespace(
+    kind: str, old_namespace: str, alias: str, may: bool
+) -> None:
+    old, new = named(kind, "Old", old_namespace), named(kind, "New", "x", (alias,))
+    for wrap in (lambda each: each, lambda each: ["null", each], lambda each: inside(each)):
+        found = incompatibilities(Level.BACKWARD, json.dumps(wrap(new)), [(1, json.dumps(wrap(old)))])
+        assert (not found) is may, found
+
+
+def inside(each: dict[str, Any]) -> dict[str, Any]:
+    """A record with a field of this type, which is in the record's namespace and does not name it."""
+    kept = {key: value for key, value in each.items() if key != "namespace"}
+    fields = [{"name": "f", "type": kept}]
+    return {"type": "record", "name": "Outer", "namespace": each["namespace"], "fields": fields}
+
+
 def test_only_transitive_levels_check_versions_before_the_last() -> None:
     history = [(1, OLD), (2, ADDED_WITH_DEFAULT)]
     new = ADDED_WITHOUT_DEFAULT  # follows version 2, but cannot read version 1

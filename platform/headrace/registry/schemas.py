@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import avro.errors
+import avro.name
 import avro.schema
 import fastavro.schema
 
@@ -123,10 +124,19 @@ def parse(text: str) -> ParsedSchema:
 
 
 def parse_for_rules(text: str) -> Any:
-    """Returns the schema as the `avro` package's type. Raises that package's exceptions."""
+    """Returns the schema as the `avro` package's type. Raises that package's exceptions, and `ValueError` for
+    what is not JSON.
+    """
+    names = avro.name.Names()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", category=avro.errors.AvroWarning)
-        return avro.schema.parse(text)
+        schema = avro.schema.make_avsc_object(json.loads(text), names)
+    for named in names.names.values():
+        # The package compares a writer's full name with the aliases as they are written.
+        if isinstance(aliases := named.props.get("aliases"), list):
+            namespace = named.fullname.rpartition(".")[0]
+            named.set_prop("aliases", [full_name(alias, namespace) for alias in aliases])
+    return schema
 
 
 def record_name(text: str) -> str:
