@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -12,7 +13,9 @@ import pytest
 from headrace.registry import errors, sources
 from headrace.registry.__main__ import parse_sources
 from headrace.registry.client import NamedUrl, SchemaConflictError
+from headrace.registry.copying import SubjectCopier
 from headrace.registry.errors import RegistryError
+from headrace.registry.requests import check_new_name
 from headrace.registry.sources import Registration, SourceError, Sources
 
 EAST, WEST = NamedUrl("http://east:8081", "east"), NamedUrl("http://west:8081", "west")
@@ -153,12 +156,59 @@ def test_all_versions_are_listed_in_pages(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    "content", [[{"subject": "s"}], ["s"], [{"subject": "s", "id": "x", "schema": "{}"}]]
+    "content",
+    [
+        '[{"subject": "s"}]',
+        '["s"]',
+        '[{"subject": "s", "id": "x", "schema": "{}"}]',
+        '[{"subject": "s", "id": Infinity, "schema": "{}"}]',
+        "[" * 100_000,
+    ],
 )
-def test_a_list_that_is_none_is_named(content: Any) -> None:
-    asking = Datacenters(east=lambda _: httpx.Response(200, json=content)).sources()
+def test_a_list_that_is_none_is_named(content: str) -> None:
+    asking = Datacenters(east=lambda _: httpx.Response(200, text=content)).sources()
     with pytest.raises(SourceError, match=r"^east .* answered /schemas"):
         list(asking.registrations(EAST))
+
+
+def test_an_answer_that_never_ends_is_given_up() -> None:
+    """Each piece comes in time, so nothing but a bound on the whole answer ends the wait."""
+    datacenters = Datacenters()
+
+    def pieces() -> Iterator[bytes]:
+        while datacenters.now_s < 1_000:
+            datacenters.now_s += sources.ANSWER_WAIT_MAX_S / 2
+            yield b" "
+
+    datacenters.answers = {"east": lambda _: httpx.Response(200, content=pieces()), "west": has(ONE)}
+    assert json.loads(datacenters.sources().find(5) or "") == ONE
+    assert datacenters.now_s <= 2 * sources.ANSWER_WAIT_MAX_S
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "\ud800", "x" * 10_000])
+def test_what_cannot_be_a_subjects_name_is_refused(name: str) -> None:
+    with pytest.raises(RegistryError, match="is not a valid subject"):
+        check_new_name(name)
+
+
+def test_copying_goes_on_after_an_error_that_nobody_thought_of(caplog: pytest.LogCaptureFixture) -> None:
+    again = threading.Event()
+    asked: list[NamedUrl] = []
+
+    class Copier(SubjectCopier):
+        def copy(self, source: NamedUrl) -> int:
+            asked.append(source)
+            if len(asked) == 1:
+                raise LookupError("never seen before")
+            again.set()
+            return 0
+
+    unused = cast(Any, None)
+    copier = Copier(unused, unused, Datacenters(east=has_nothing, west=has_nothing).sources(), pause_s=0.01)
+    copier.start()
+    assert again.wait(10)
+    copier.stop()
+    assert "subjects of east (http://east:8081) are not copied: LookupError: never seen" in caplog.text
 
 
 def test_sources_are_named() -> None:

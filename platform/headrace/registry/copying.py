@@ -52,7 +52,12 @@ class SubjectCopier:
     def _run(self) -> None:
         while not self._stopping.is_set():
             for source in self._sources.urls:
-                self.copy(source)
+                try:
+                    self.copy(source)
+                except Exception as error:
+                    # The thread goes on: the other sources, and later answers of this one, may be right.
+                    problem = f"{type(error).__name__}: {error}"
+                    self._note(str(source), f"subjects of {source} are not copied: {problem}")
             self._stopping.wait(self._pause_s)
 
     def copy(self, source: NamedUrl) -> int:

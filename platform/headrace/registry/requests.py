@@ -51,7 +51,8 @@ def too_large(name: str) -> RegistryError:
 
 def check_name(name: str) -> None:
     """Refuses what can't be a subject's name: it would break a line of a log or of a terminal."""
-    if not name or len(name.encode()) > SUBJECT_MAX_BYTES or not name.replace(" ", "x").isprintable():
+    size_bytes = len(name.encode(errors="surrogatepass"))  # half a pair of UTF-16 is not printable
+    if not 0 < size_bytes <= SUBJECT_MAX_BYTES or not name.replace(" ", "x").isprintable():
         raise RegistryError(
             errors.INVALID_SUBJECT,
             f"The specified subject {shown(name)} is not a valid subject: it must have "

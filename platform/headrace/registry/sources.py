@@ -117,7 +117,7 @@ class Sources:
             listed = self._get(source, path, LIST_WAIT_MAX_S)
             try:
                 yield [Registration(str(v["subject"]), int(v["id"]), str(v["schema"])) for v in listed]
-            except (KeyError, TypeError, ValueError):
+            except (KeyError, TypeError, ValueError, OverflowError):
                 raise SourceError(f"{source} answered {path} with {shown(listed)}") from None
             if len(listed) < PAGE:
                 return
@@ -186,17 +186,20 @@ class Sources:
     def _get(self, source: NamedUrl, path: str, timeout_s: float) -> Any:
         """Returns the response's content. Raises `SourceError`."""
         received = bytearray()
+        deadline_s = self._clock_s() + timeout_s  # of the whole answer: httpx bounds each piece of it
         try:
             with self._http.stream("GET", source.url + path, timeout=timeout_s) as response:
                 for chunk in response.iter_bytes():
                     received += chunk
                     if len(received) > ANSWER_MAX_BYTES:
                         raise SourceError(f"{source} answered more than {ANSWER_MAX_BYTES} bytes")
+                    if self._clock_s() > deadline_s:
+                        raise SourceError(f"{source} did not answer {path} within {timeout_s:g} s")
         except httpx.HTTPError as error:
             raise SourceError(f"{source} did not answer: {error or type(error).__name__}") from None
         try:
             content = json.loads(received)
-        except ValueError:
+        except (ValueError, RecursionError):
             content = None
         if response.is_success and content is not None:
             return content
