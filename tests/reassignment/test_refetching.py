@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from fix_audit import wait_for
 from fix_broker import BrokerCluster, StartCluster
 from fix_cli import command_runner
 from headrace.client import Admin, Producer
+from headrace.client.cluster import BrokerAddress
 from headrace.client.replica_admin import ReplicaAdmin
+from headrace.client.replicas import ReplicaSurvey
+from headrace.reassignment.moving import UnfinishedError
 from headrace.reassignment.refetching import CannotRefetchError, refetch
 
 TOPIC = "refetched"
@@ -71,3 +76,28 @@ def test_a_replica_that_is_the_only_one_stays(
     run = command_runner(monkeypatch, capsys)
     done = run("brokers", "refetch", only, "alone", 0, "-b", cluster.bootstrap)
     assert done.exit_code == 1 and "no other replica of alone-0" in done.err
+
+
+def test_a_broker_that_dies_before_it_has_deleted_its_replica_is_waited_for(cluster: BrokerCluster) -> None:
+    """It would come back with its old replica, and nothing would have been fetched again."""
+
+    class Dying(ReplicaAdmin):
+        asked = 0
+
+        def replicas(self, *, known: Mapping[int, BrokerAddress] | None = None) -> ReplicaSurvey:
+            self.asked += 1
+            if self.asked == 2:
+                cluster[2].kill()
+            return super().replicas(known=known)
+
+    with Admin(cluster.bootstrap) as admin, ReplicaAdmin(cluster.bootstrap) as replicas:
+        assert not replicas.reassign({(TOPIC, 0): [1]})
+        wait_for(lambda: admin.topic(TOPIC).partitions[0].replicas == (1,))
+        wait_for(lambda: not replicas.replicas().reassignments)
+        with Dying(cluster.bootstrap) as dying, pytest.raises(UnfinishedError, match="still has its old"):
+            refetch(dying, (TOPIC, 0), 2, timeout_s=1.0)
+        assert admin.topic(TOPIC).partitions[0].replicas == (1,)
+        cluster[2].start()
+        wait_for(lambda: not replicas.replicas().silent)
+        refetch(replicas, (TOPIC, 0), 2, timeout_s=TIMEOUT_S)
+        assert admin.topic(TOPIC).partitions[0].replicas == (1, 2)

@@ -88,7 +88,10 @@ def _move(mover: Mover, move: Move) -> None:
 
 
 def _is_stored(admin: ReplicaAdmin, broker_id: int, key: Key) -> bool:
+    """Whether the broker may still have its old replica: one that does not answer comes back with it."""
     try:
-        return (broker_id, *key) in admin.replicas().stored
+        survey = admin.replicas()
     except NetworkError:
         return True
+    is_silent = broker_id not in survey.brokers or broker_id in {each.broker_id for each in survey.silent}
+    return is_silent or (broker_id, *key) in survey.stored
