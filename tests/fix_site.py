@@ -26,8 +26,7 @@ import pyarrow.parquet
 import pytest
 
 from headrace.agent.errors import AddressTakenError
-from headrace.agent.home import AgentHome, AgentRecord
-from headrace.agent.processes import command_of, unit_processes
+from headrace.agent.processes import is_alive, unit_processes
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.unit import Unit
 from headrace.audit.report.report import Report, report, wait_until_resolved
@@ -244,20 +243,12 @@ def wait_for(problem: Callable[[], str | None], timeout_s: float, what: str) -> 
 def kill_site(site: Site) -> None:
     """Kills all that runs in a home that nobody needs any more; `operate.down` would take tens of seconds.
 
-    Whoever starts others goes first: the agent, then supervisord, then the units.
+    What is written down of the agent and of supervisord is not enough: either may be just starting, and
+    starts others as long as it lives. So it looks at all processes, until none is left.
     """
     home, supervisor = site.home.absolute(), Supervisor(site.home)
-    if not home.exists():
-        return
-    record = AgentRecord.read(AgentHome(home).record)
-    if record is not None and _runs_in(record.pid, home):
-        _kill(record.pid)
-    with contextlib.suppress(OSError, ValueError):
-        pid = int(supervisor.pid_path.read_text())
-        if str(supervisor.configuration_path) in command_of(pid, length_max=1_000):
-            _kill(pid)
     deadline = time.monotonic() + KILL_WAIT_MAX_S
-    while left := unit_processes(home):
+    while left := _processes_of(home, supervisor):
         assert time.monotonic() < deadline, f"{left} outlive SIGKILL"
         for process in left:
             _kill(process.pid)
@@ -265,14 +256,18 @@ def kill_site(site: Site) -> None:
     supervisor.socket_path.unlink(missing_ok=True)
 
 
-def _runs_in(pid: int, home: Path) -> bool:
-    """Whether it is a process of headrace's with this home, and no other one that got its number."""
-    try:
-        words = psutil.Process(pid).cmdline()
-        folder = psutil.Process(pid).environ().get(HOME_VARIABLE)
-    except psutil.Error:
-        return False
-    return folder == str(home) or str(home) in words
+def _processes_of(home: Path, supervisor: Supervisor) -> list[psutil.Process]:
+    """The agent and supervisord of a home, whether or not they have written their records, and the units."""
+    found = unit_processes(home)
+    for process in psutil.process_iter():
+        if process.pid == os.getpid() or not is_alive(process.pid):
+            continue
+        with contextlib.suppress(psutil.Error):
+            words = process.cmdline()
+            is_supervisor = str(supervisor.configuration_path) in words
+            if is_supervisor or str(home) in words or process.environ().get(HOME_VARIABLE) == str(home):
+                found.append(process)
+    return found
 
 
 def _kill(pid: int) -> None:
