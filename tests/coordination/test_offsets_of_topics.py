@@ -2,6 +2,7 @@
 deleted.
 """
 
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -11,7 +12,7 @@ from fix_zookeeper import ZooKeeperRoom, has_topics
 from headrace.broker.groups import offset_nodes
 from headrace.broker.groups.offset_nodes import Committed
 from headrace.coordination import znodes
-from headrace.coordination.consumers import ConsumerRegistry, forget_topic
+from headrace.coordination.consumers import ConsumerRegistry, NotOwnerError, forget_topic
 from headrace.coordination.topics import TopicRegistry
 
 ODD = "a/b %2F"
@@ -72,6 +73,48 @@ def test_forgetting_a_topic_keeps_what_belongs_to_others(
             expected[("t", 1)] = Committed(9)
         assert offset_nodes.read(session, ODD, None) == expected
         assert forget_topic(session, "t") == 0
+
+
+def test_the_first_offset_of_the_next_owner_is_not_replaced(
+    zookeeper: ZooKeeperRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member is slow to store a partition's first offset, and another one owns the partition meanwhile."""
+    with zookeeper.session() as slow, zookeeper.session() as fast:
+        has_topics(slow, "t")
+        late, next_one = ConsumerRegistry(slow, "g"), ConsumerRegistry(fast, "g")
+        late.claim("t", 0, "late", wait_s=0)
+        create = slow.create
+
+        def creates_late(path: str, *arguments: Any, **options: Any) -> None:
+            late.release("t", 0, "late")
+            next_one.claim("t", 0, "next", wait_s=0)
+            next_one.commit("t", 0, 200, owner="next")
+            create(path, *arguments, **options)
+
+        monkeypatch.setattr(slow, "create", creates_late)
+        with pytest.raises(NotOwnerError, match="next owns it"):
+            late.commit("t", 0, 100, owner="late")
+        assert next_one.offsets([("t", 0)]) == {("t", 0): 200}
+
+
+def test_an_offset_that_is_deleted_while_it_is_stored_is_stored(
+    zookeeper: ZooKeeperRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a topic is deleted, and made again: the error would end the group's member."""
+    with zookeeper.session() as session:
+        has_topics(session, "t")
+        registry = ConsumerRegistry(session, "g")
+        registry.commit("t", 0, 1)
+        write = session.set
+
+        def writes_late(path: str, *arguments: Any, **options: Any) -> None:
+            monkeypatch.setattr(session, "set", write)
+            session.delete(path)
+            write(path, *arguments, **options)
+
+        monkeypatch.setattr(session, "set", writes_late)
+        registry.commit("t", 0, 2)
+        assert registry.all_offsets() == {("t", 0): 2}
 
 
 @pytest.mark.parametrize("topic", ["../../brokers", ".", "..", "a/b", "", "t\n"])

@@ -191,10 +191,8 @@ class Producer(Client):
             timestamp_ms = (
                 time.time_ns() // 1_000_000 if self._is_real_time else int(self._wall_clock() * 1000)
             )
-        elif type(timestamp_ms) is not int:
-            timestamp_ms = index(timestamp_ms)  # raises TypeError here, not later in the sender thread
-        if not INT64_MIN <= timestamp_ms <= INT64_MAX:
-            raise ValueError(f"timestamp_ms must fit in 64 bits, {timestamp_ms} does not")
+        elif type(timestamp_ms) is not int or not INT64_MIN <= timestamp_ms <= INT64_MAX:
+            timestamp_ms = _as_timestamp(timestamp_ms)  # raises here, not later in the sender thread
         future = self._append(topic, partition, timestamp_ms, key, value, headers, until_s)
         if on_delivery is not None:
             future.report(on_delivery)
@@ -294,6 +292,13 @@ class Producer(Client):
         raise MetadataTimeoutError(
             f"no metadata of topic {topic!r} after {self._settings.max_block_s:g} s: {cause}"
         )
+
+
+def _as_timestamp(value: int) -> int:
+    timestamp_ms = index(value)
+    if not INT64_MIN <= timestamp_ms <= INT64_MAX:
+        raise ValueError(f"timestamp_ms must fit in 64 bits, {timestamp_ms} does not")
+    return timestamp_ms
 
 
 def _as_bytes(name: str, value: object) -> bytes:

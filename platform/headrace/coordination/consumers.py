@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 CLAIM_POLL_S: Final = 0.05
 STREAMS_MAX: Final = 10_000  # of one member and topic: each member makes a list of those of all
 GROUP_NAME_MAX_BYTES: Final = 1024
+COMMITS_MAX: Final = 5  # attempts to store an offset whose node others create or delete meanwhile
 
 TopicPartition = tuple[str, int]
 Subscription = Mapping[str, int]  # topic → number of streams
@@ -227,23 +228,29 @@ class ConsumerRegistry:
         """
         path = znodes.offset(self.group, topic, partition)
         data = str(offset).encode()
-        stored = self._session.exists(path)
-        if owner is not None:
-            holder = self._owner(self._session.get_or_none(znodes.owner(self.group, topic, partition)))
-            if holder != Owner(owner, self._session.session_id):
-                problem = f"{holder.name} owns it" if holder else "it has no owner"
-                raise NotOwnerError(
-                    f"{owner} may not commit {topic}-{partition} of group {self.group}: {problem}"
-                )
-        if stored is None:
+        for _ in range(COMMITS_MAX):
+            stored = self._session.exists(path)
+            if owner is not None:
+                self._check_owner(topic, partition, owner)
             try:
-                return self._session.create(path, data, make_parents=True)
-            except NodeExistsError:
-                stored = None
-        # The version read before the owner check makes the write fail if another owner committed since.
-        version = -1 if owner is None or stored is None else stored.version
-        self._session.set(path, data, version=version)
-        return None
+                if stored is None:
+                    self._session.create(path, data, make_parents=True)
+                else:
+                    # Read before the owner check: the write fails if another owner has committed since.
+                    self._session.set(path, data, version=-1 if owner is None else stored.version)
+                return
+            except (NodeExistsError, NoNodeError):
+                continue  # another one has created it, or its topic was deleted: is it the owner's still?
+        raise BadVersionError(f"{path} was created or deleted concurrently in {COMMITS_MAX} attempts; retry")
+
+    def _check_owner(self, topic: str, partition: int, owner: str) -> None:
+        """Raises `NotOwnerError` unless this session holds `owner`'s claim."""
+        holder = self._owner(self._session.get_or_none(znodes.owner(self.group, topic, partition)))
+        if holder != Owner(owner, self._session.session_id):
+            problem = f"{holder.name} owns it" if holder else "it has no owner"
+            raise NotOwnerError(
+                f"{owner} may not commit {topic}-{partition} of group {self.group}: {problem}"
+            )
 
     def offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         """Returns the stored next offsets to read; None where nothing is stored for the present topic."""
