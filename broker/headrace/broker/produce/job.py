@@ -20,6 +20,7 @@ from headrace.broker.produce.opening import needs_opening
 from headrace.broker.produce.refusals import SequencedBatch, StoredSequence, sequenced_batch
 from headrace.broker.produce.staging import stage
 from headrace.broker.produce.validation import Batches
+from headrace.broker.settings.config import is_mirror
 from headrace.broker.state import BrokerState
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
@@ -58,6 +59,7 @@ class ProduceJob:
     """
 
     __slots__ = (
+        "_copied_batches_left",
         "_left",
         "_request",
         "_results",
@@ -78,7 +80,8 @@ class ProduceJob:
         self._request = request
         body: ProduceRequest = request.body
         self.parts = [(topic, part) for topic in body.topics for part in topic.partitions]
-        self.batches = [_verified(part) for _, part in self.parts]
+        self._copied_batches_left = validation.COPIED_BATCHES_MAX
+        self.batches = [self._verified(topic, part) for topic, part in self.parts]
         self._sequenced = [_sequenced(batches) for batches in self.batches]
         self._results: list[ProducePartitionResult | None] = [None] * len(self.parts)
         self._left = len(self.parts)
@@ -94,6 +97,19 @@ class ProduceJob:
     def topic_name(self, topic: ProduceTopic) -> str | None:
         """None for an id that no known topic has."""
         return topic.name or self._state.view.names_by_id.get(topic.topic_id)
+
+    def _verified(self, topic: ProduceTopic, part: ProducePartition) -> Batches | Refused:
+        def most() -> int:
+            known = self._state.view.topics.get(self.topic_name(topic) or "")
+            return max(1, self._copied_batches_left) if known and is_mirror(known.config) else 1
+
+        try:
+            records = None if part.records is None else memoryview(part.records)
+            batches = validation.split_verified(records, most)
+        except Refused as refused:
+            return refused.kept()
+        self._copied_batches_left -= len(batches)
+        return batches
 
     def check_order(self, place: int) -> None:
         """Raises `Refused` if the producer must first send an earlier batch again, which was refused."""
@@ -335,13 +351,6 @@ def _result(found: T | Refused) -> T:
     if isinstance(found, Refused):
         raise found
     return found
-
-
-def _verified(part: ProducePartition) -> Batches | Refused:
-    try:
-        return validation.split_verified(None if part.records is None else memoryview(part.records))
-    except Refused as refused:
-        return refused.kept()
 
 
 def _sequenced(batches: Batches | Refused) -> SequencedBatch | None:

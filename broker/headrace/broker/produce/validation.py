@@ -6,6 +6,7 @@ looks inside.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from headrace.broker.errors import Refused
@@ -27,6 +28,7 @@ from headrace.wire.compression import Codec
 from headrace.wire.errors import CorruptBatchError, ErrorCode, UnsupportedMagicError
 from headrace.wire.primitives import Buffer
 
+COPIED_BATCHES_MAX: Final = 300_000  # of one request, for mirrors' copies: a mirror sends up to 12 MB
 # Bit 6 changes what the base timestamp means, and only brokers set it; the others have no meaning yet.
 UNKNOWN_ATTRIBUTES: Final = ~(CODEC_MASK | LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
 
@@ -39,16 +41,29 @@ def split(records: memoryview) -> Batches:
     return [(records[at : at + header.size_bytes], header) for at, header in hop(records)]
 
 
-def split_verified(records: memoryview | None) -> Batches:
-    """Returns the batches of a partition's records, checksums verified. Raises `Refused`."""
+def split_verified(records: memoryview | None, most: Callable[[], int] = lambda: 1) -> Batches:
+    """Returns the batches of a partition's records, checksums verified. Raises `Refused`.
+
+    `most`: how many there may be; asked once there is a second one. The rest is not looked at if there are
+    more: one request holds a million of them.
+    """
     if records is None or not len(records):
         raise Refused(
             ErrorCode.INVALID_RECORD, "a Produce request must hold a record batch for each partition"
         )
-    batches = []
+    batches: Batches = []
     end = 0
     try:
+        batches_max = 1
         for at, header in hop(records):
+            if len(batches) == 1:
+                batches_max = most()
+            if len(batches) >= batches_max:
+                raise Refused(
+                    ErrorCode.INVALID_RECORD if batches_max == 1 else ErrorCode.MESSAGE_TOO_LARGE,
+                    f"more than {batches_max} batches for a partition: exactly one is allowed, and for a "
+                    f"mirror's copy {COPIED_BATCHES_MAX} in one request",
+                )
             verify(records, at, header)
             end = at + header.size_bytes
             batches.append((records[at:end], header))
