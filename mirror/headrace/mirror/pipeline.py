@@ -29,6 +29,9 @@ LANES: Final = 8
 PRODUCE_MAX_BYTES: Final = 4 * 1024 * 1024
 PRODUCES_IN_FLIGHT_MAX: Final = 4  # per target broker
 ACKS_ALL: Final = -1
+TARGET_WAIT_MAX_S: Final = 5.0
+"""How long a copy keeps what it has fetched for a leader that cannot be reached. It counts for its lane: two
+such copies would keep the lane's others from fetching."""
 
 
 class Pipeline:
@@ -54,6 +57,7 @@ class Pipeline:
             ]
             opened.pop_all()
         self._lane_of: dict[PartitionCopy, Lane] = {}
+        self._unreachable_since_s: dict[PartitionCopy, float] = {}
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(network, step), name=name, daemon=True)
@@ -115,14 +119,21 @@ class Pipeline:
         network = self._target
         network.add_topics({copy.topic for copy in self._lane_of})
         ready: dict[int, list[PartitionCopy]] = {}
+        before, self._unreachable_since_s = self._unreachable_since_s, {}
+        now_s = time.monotonic()
         for copy in self._lane_of:
             if not copy.wants_append():
                 continue
             leader = network.cluster.leader(copy.topic, copy.target_partition)
+            if leader is not None and network.ready(leader):
+                ready.setdefault(leader, []).append(copy)
+                continue
             if leader is None:
                 network.request_update()
-            elif network.ready(leader):
-                ready.setdefault(leader, []).append(copy)
+            since_s = self._unreachable_since_s[copy] = before.get(copy, now_s)
+            if now_s - since_s >= TARGET_WAIT_MAX_S:
+                where = f"{copy.topic}-{copy.target_partition} in the target"
+                copy.back_off(f"the leader of {where} cannot be reached", now_s)
         for leader, copies in ready.items():
             while copies and network.in_flight_count(leader) < PRODUCES_IN_FLIGHT_MAX:
                 self._send_produce(leader, copies)
