@@ -186,6 +186,23 @@ def test_files_that_are_removed_before_they_have_moved_do_not_come_back(
     assert set(published) == {0, 1, 2, 3}
 
 
+def test_a_folder_that_a_retention_finds_empty_is_made_again_for_a_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hdfs, published = MemoryHdfs(), list[int]()
+    rename, folder = MemoryHdfs.rename, PATHS.hour_dir(0)
+    emptied = iter([True])
+
+    def as_hdfs_does(self: MemoryHdfs, source: str, target: str) -> bool:
+        if target.startswith(folder) and next(emptied, False):
+            assert self.delete_empty(folder)
+        return target.rpartition("/")[0] in self.dirs and rename(self, source, target)
+
+    monkeypatch.setattr(MemoryHdfs, "rename", as_hdfs_does)
+    run_load(hdfs, "one", published)
+    check(hdfs, published)
+
+
 def test_the_response_to_a_commit_may_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     hdfs, published = MemoryHdfs(), list[int]()
     rename = MemoryHdfs.rename

@@ -301,8 +301,14 @@ class CommitLog:
             return
 
         def move(file: DataFile | DeadFile) -> None:
-            if not self.hdfs.rename(file.staged, file.path) and self.hdfs.status(file.path) is None:
-                self._check_removed_later(file.path, manifest)
+            for _ in range(ATTEMPTS_MAX):
+                if self.hdfs.rename(file.staged, file.path) or self.hdfs.status(file.path) is not None:
+                    return
+                if self.hdfs.status(file.staged) is None:
+                    break
+                # A retention has just found the file's folder empty, and deleted it.
+                self.hdfs.makedirs(file.path.rsplit("/", 1)[0])
+            self._check_removed_later(file.path, manifest)
 
         with ThreadPoolExecutor(MOVES_AT_ONCE, thread_name_prefix="move") as pool:
             list(pool.map(self.hdfs.makedirs, sorted({file.path.rsplit("/", 1)[0] for file in files})))
