@@ -122,7 +122,8 @@ class Journal:
         self._started_ms = started_ms
         self._report_number = 0
         self._audit_topic_id = NO_UUID
-        self._file = self._size = self._used = self._compacted_bytes = 0
+        self._file = -1
+        self._size = self._used = self._compacted_bytes = 0
         self._run_key, self._run_at, self._run_count = ("", 0), 0, 0
         self._begin()
 
@@ -179,7 +180,17 @@ class Journal:
     def delete(self) -> None:
         """Ends the journal: the publisher has said all."""
         self.path.unlink(missing_ok=True)
-        _close(self._file, self._map)
+        self._end()
+
+    def leave_to_parent(self) -> None:
+        """Closes the copy that a forked child has, whose writes and lock would be the parent's."""
+        self._end()
+
+    def _end(self) -> None:
+        # First, so that no fork of another thread finds the number of a file that is another's by then.
+        file, self._file = self._file, -1
+        if file >= 0:
+            _close(file, self._map)
 
     def _begin(self, states: tuple[PartState, ...] = (), last_number: int = 0) -> None:
         """Writes a new file beside the old one, and takes its place: half a file is never seen."""

@@ -108,6 +108,15 @@ class Ring:
         with self._lock:
             return self._end()
 
+    def leave_to_parent(self) -> None:
+        """Closes the copy that a forked child has. Takes no lock: a thread of the parent may have held it."""
+        if self._is_open:
+            self._is_open = False
+            with suppress(OSError, BufferError):
+                self._map.close()
+            with suppress(OSError):
+                os.close(self._file)
+
     def _make_room(self, needed: int) -> bool:
         if HEAD.size + needed > self._file_max_bytes:
             return False
@@ -204,6 +213,11 @@ class Spool:
                 path.unlink(missing_ok=True)
         if not self._batches.close() and not keeps_events:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    def leave_to_parent(self) -> None:
+        """Closes the copy that a forked child has, and changes nothing."""
+        self._events.leave_to_parent()
+        self._batches.leave_to_parent()
 
     def delete(self) -> None:
         """Ends the spool, and keeps nothing."""
