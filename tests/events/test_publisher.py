@@ -1,5 +1,6 @@
 """`EventPublisher` on a real broker and a real registry, read back by third-party clients."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -245,6 +246,14 @@ def test_an_event_that_the_client_refuses_is_not_counted(world: World) -> None:
     assert len(world.read(world.topic)) == accepted
 
 
+def test_an_event_whose_key_is_a_number_is_not_counted(world: World, tmp_path: Path) -> None:
+    key: Any = 5
+    with world.publisher(state_dir=tmp_path) as publisher:
+        with pytest.raises(TypeError):
+            publisher.publish(world.topic, VIEW, key=key)
+        assert [each.handed_over_count for each in publisher._reporter._counts.changed()] == [0]
+
+
 def test_misuse_is_reported(world: World, tmp_path: Path) -> None:
     with world.publisher(schemas_dir=tmp_path) as publisher:
         with pytest.raises(
@@ -260,6 +269,51 @@ def test_misuse_is_reported(world: World, tmp_path: Path) -> None:
         world.publisher(producer_options={"observer": None})
     with pytest.raises(ValueError, match="does not divide an hour"):
         world.publisher(bucket_ms=7)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_changes_nothing_of_its_parents(world: World, tmp_path: Path) -> None:
+    """It has the same mapped files: what it writes, or cuts off, is the parent's."""
+
+    def kept() -> dict[str, bytes]:
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        return {str(path): path.read_bytes() for path in files}
+
+    with world.publisher(state_dir=tmp_path, report_interval_s=60.0) as publisher:
+        publisher.publish(world.topic, VIEW).result(30)
+        publisher.flush(30)
+        before = kept()
+        assert len(before) == 4, "a journal; a spool's description, and a file of each ring"
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            answers = []
+            for call in (lambda: publisher.publish(world.topic, VIEW), publisher.flush, publisher.close):
+                try:
+                    call()
+                    answers.append("done")
+                except BaseException as error:
+                    answers.append(type(error).__name__)
+            os.write(writer, " ".join(answers).encode())
+            os._exit(0)
+        os.close(writer)
+        answered = os.read(reader, 1_000)
+        os.close(reader)
+        os.waitpid(child, 0)
+        assert answered == b"ForkedError ForkedError done"
+        assert kept() == before
+        publisher.publish(world.topic, VIEW).result(30)
+    assert len(world.read(world.topic)) == 2
+    assert not list(tmp_path.rglob("*.journal"))
+    # The files' numbers are others' now: a child must not close these.
+    reader, writer = os.pipe()
+    others = [os.dup(writer) for _ in range(20)]
+    child = os.fork()
+    if child == 0:
+        os._exit(sum(os.write(each, b".") for each in others) - len(others))
+    assert os.waitpid(child, 0)[1] == 0
+    for each in (reader, writer, *others):
+        os.close(each)
 
 
 def test_a_killed_publisher_leaves_its_last_report_open(world: World) -> None:

@@ -2,8 +2,10 @@
 
 import io
 import json
+import time
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import fastavro
 import pytest
@@ -53,6 +55,9 @@ class FakeProducer:
         self.records.append(record)
         self.keys.add(key)
         return FakeSent(None)
+
+    def topic_id(self, topic: str) -> UUID:
+        return UUID(int=1)
 
 
 class Bench:
@@ -186,6 +191,27 @@ def test_the_thread_reports_at_once_and_survives_failures(caplog: pytest.LogCapt
     assert bench.producer.records[-1]["state"] == "CLOSED"
     warnings = [record for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 1 and "the next report repeats it" in warnings[0].message
+
+
+def test_the_thread_survives_an_error_over_a_dead_publishers_journal(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench()
+    asked: list[UUID] = []
+
+    def adopt(audit_topic_id: UUID) -> None:
+        asked.append(audit_topic_id)
+        raise PermissionError(13, "Permission denied", "/state/dead.journal")
+
+    bench.reporter._at_start = adopt
+    bench.reporter._interval_s = 0.01
+    bench.reporter.start()
+    deadline = time.monotonic() + 10
+    while bench.producer.sends < 3 and time.monotonic() < deadline:
+        bench.reporter._stopping.wait(0.01)
+    assert bench.producer.sends >= 3
+    bench.reporter.close()
+    assert len(asked) == 1 and "/state/dead.journal" in caplog.text
 
 
 def tally(part: int, ranges: int) -> PartTally:

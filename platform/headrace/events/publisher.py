@@ -11,9 +11,11 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from headrace.client import DeliveryFuture, Producer
+from headrace.client.errors import ClosedError
+from headrace.client.lifecycle import Client
 from headrace.events.handovers import BUCKET_DEFAULT_MS, HandoverCounts
 from headrace.events.header import Origin
 from headrace.events.journal import DeadJournal, Journal
@@ -51,8 +53,9 @@ class PublisherClosedError(RuntimeError):
     """Caused by the caller: the publisher was closed."""
 
 
-class EventPublisher:
-    """Publishes a service's events and counts them for the audit. A context manager; thread-safe.
+class EventPublisher(Client):
+    """Publishes a service's events and counts them for the audit. A context manager; thread-safe. After
+    `os.fork` the child must create its own.
 
     `publish` returns a future at once. Every event gets the `header` record and is counted when it is handed
     over. The counts, and the sequence numbers of the events, are reported to this datacenter's `_audit` every
@@ -103,7 +106,7 @@ class EventPublisher:
         self._registry = SchemaRegistryClient(registry_url)
         standing = Standing(str(uuid.uuid4()), wall_ms(), 0, HandoverCounts(bucket_ms))
         described = self._description(standing.publisher, bootstrap, audit_topic, bucket_ms)
-        kept = _journal(state_dir, described, standing.started_ms) if journal else None
+        self._journal = kept = _journal(state_dir, described, standing.started_ms) if journal else None
         self._spool = _spool(kept, described, spool_bytes)
         reports = Producer(bootstrap, client_id=f"{service}-reports", compression="zstd", linger_ms=0)
         try:
@@ -123,6 +126,7 @@ class EventPublisher:
             self._give_up(reports, kept)
             raise
         self._reports = reports
+        super().__init__("publisher")
         self._reporter.start()
 
     @property
@@ -142,12 +146,12 @@ class EventPublisher:
         """Publishes one event with a `header` made here. `time_ms` is the event's time (default: now), in
         milliseconds since 1970; seconds and microseconds are refused.
 
-        Raises `InvalidEventError`, `MissingSchemaError`, `PublisherClosedError`, and the errors of the
-        registry's client and of `Producer.send`; the event was then neither counted nor sent. The outcome of
-        an accepted event is in the future, and in the audit.
+        Raises `InvalidEventError`, `MissingSchemaError`, `PublisherClosedError`, `ForkedError`, and the
+        errors of the registry's client and of `Producer.send`; the event was then neither counted nor sent.
+        The outcome of an accepted event is in the future, and in the audit.
         """
         if self._closed:
-            raise PublisherClosedError(f"the publisher of {self._origin.service} is closed")
+            self._check_usable()
         published_ms = self._wall_ms()
         event_ms = published_ms if time_ms is None else self._checked_time(topic, time_ms)
         if not isinstance(record, Mapping):
@@ -162,9 +166,11 @@ class EventPublisher:
         except SerializationError as error:
             raise InvalidEventError(f"{topic}: {error}") from None
         encoded_key = key.encode() if isinstance(key, str) else key
+        kept = None
         self._reporter.hand_over(topic, event_ms)
-        kept = self._spool.hand_over(topic, event_ms, encoded_key, value) if self._spool else None
         try:
+            if self._spool is not None:
+                kept = self._spool.hand_over(topic, event_ms, encoded_key, value)
             return self._producer.send(
                 topic,
                 value,
@@ -182,8 +188,10 @@ class EventPublisher:
     def flush(self, timeout_s: float = 60.0) -> None:
         """Waits until every event is delivered or has failed, and a report of them has arrived.
 
-        Raises `FlushTimeoutError`, `ReportError`.
+        Raises `FlushTimeoutError`, `ReportError`, `ForkedError`.
         """
+        if self._forked:
+            self._check_usable()
         deadline = time.monotonic() + timeout_s
         self._producer.flush(timeout_s)
         self._reporter.report(timeout_s=max(0.1, deadline - time.monotonic()))
@@ -194,6 +202,8 @@ class EventPublisher:
         Raises `ReportError` if that report did not arrive: the audit then shows this publisher's events as
         unknown.
         """
+        if self._forked:
+            return
         with self._lock:
             if self._closed:
                 return
@@ -207,11 +217,24 @@ class EventPublisher:
             self._reports.close(1.0)
             self._registry.close()
 
-    def __enter__(self) -> Self:
-        return self
+    @property
+    def _is_closed(self) -> bool:
+        return self._closed
 
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+    def _check_usable(self) -> None:
+        """Raises `ForkedError` or `PublisherClosedError`."""
+        try:
+            super()._check_usable()
+        except ClosedError:
+            raise PublisherClosedError(f"the publisher of {self._origin.service} is closed") from None
+
+    def after_fork_in_child(self) -> None:
+        """Leaves journal and spool to the parent, which writes them: the child has the same mapped files."""
+        super().after_fork_in_child()
+        self._closed = True
+        for kept in (self._journal, self._spool):
+            if kept is not None:
+                kept.leave_to_parent()
 
     def _begin_reports(
         self,

@@ -92,7 +92,7 @@ class Reporter:
     ) -> None:
         """`standing`: of the publisher that is reported (default: a new one). Changes are in `journal` first.
         `at_start` is called with the id of the audit topic once a report has arrived, until it raises no
-        `ReportError`.
+        `ReportError`; another error of it is logged.
         """
         standing = standing or Standing(str(uuid.uuid4()), wall_ms(), 0, HandoverCounts(bucket_ms))
         self.publisher = standing.publisher
@@ -240,6 +240,10 @@ class Reporter:
                 if not failed and not self._stopping.is_set():
                     logger.warning("%s: %s; the next report repeats it", self._origin.service, error)
                 failed = True
+            except Exception:
+                # Such as one of the disk, over a dead publisher's journal: this one's reports go on.
+                logger.exception("%s: reports go on, after an error", self._origin.service)
+                has_started = True
             self._stopping.wait(self._interval_s)
 
 
