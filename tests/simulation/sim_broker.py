@@ -23,6 +23,7 @@ from headrace.broker.groups.offset_queue import OffsetStore
 from headrace.broker.handlers.groups import GroupService
 from headrace.broker.handlers.init_producer_id import ProducerIds
 from headrace.broker.handlers.offsets import OffsetService
+from headrace.broker.leadership import departure
 from headrace.broker.leadership.controller import Controller
 from headrace.broker.lookups import Lookups
 from headrace.broker.partitions import Partitions
@@ -43,13 +44,16 @@ from headrace.wire.checking_fast import make_scanner
 from simulation.sim_clock import WALL_MS, Clock, Life, SimLoop, SimWorkers
 from simulation.sim_disk import Disks
 from simulation.sim_network import Host, Link, Network
-from simulation.sim_zookeeper import SimSession, ZooKeeper
+from simulation.sim_session import SimSession
+from simulation.sim_zookeeper import ZooKeeper
 
 DISK_MIN_MS: Final = 0.2
 DISK_MAX_MS: Final = 12.0
 CONTROL_MIN_MS: Final = 0.5
 CONTROL_MAX_MS: Final = 15.0
 RETRY_MS: Final = 200.0
+LED_MAX_MS: Final = 300.0
+"""How long a broker that stops waits for the new leaders."""
 FREE_MIN_BYTES: Final = 1 << 20
 SETTINGS: Final = {
     "replica.lag.time.max.ms": "1500",
@@ -161,10 +165,10 @@ class SimBroker:
         self.files = SimWorkers(clock, self.life, self.loop, DISK_MIN_MS, DISK_MAX_MS)
         self.control = SimWorkers(clock, self.life, self.loop, CONTROL_MIN_MS, CONTROL_MAX_MS)
         self.session = SimSession(server, clock, self.life, f"broker-{number}")
-        self.is_registered = False
+        self.is_registered = self.is_leaving = False
         self._directory = LogDirectory(folder)
         self._directory.claim(number)
-        self._registry = TopicRegistry(self.session)
+        self.registry = TopicRegistry(self.session)
         self._brokers = BrokerRegistry(self.session)
         self._config = BrokerConfig(dict(settings))
         with _put(checks_room, "make_scanner", _only_scanner):
@@ -217,7 +221,7 @@ class SimBroker:
                 self._directory,
                 cast(Any, self.files),
                 cast(Any, self.control),
-                self._registry,
+                self.registry,
             )
 
     # --- start ---
@@ -228,7 +232,7 @@ class SimBroker:
 
     def _begin(self) -> None:
         try:
-            topics = self._registry.list()
+            topics = self.registry.list()
         except CoordinationError:
             self.loop.call_later(RETRY_MS, self._begin)
             return
@@ -262,7 +266,7 @@ class SimBroker:
             return
         self.is_registered = True
         self._brokers.watch(self._brokers_changed)
-        self._registry.watch(self._topics_changed)
+        self.registry.watch(self._topics_changed)
         self.controller.start()
         self.network.hosts[self.number] = Host(self.life, self.service, self.loop.wake)
 
@@ -317,12 +321,32 @@ class SimBroker:
             followed.log.abandon()
         self._directory.close()
 
+    def leave(self, stopped: Callable[[], None]) -> None:
+        """SIGTERM, as `Broker._leave` and `_shut_down`; `stopped` is called in the end."""
+        self.is_leaving = True
+
+        def give_away() -> None:
+            view = self.state.view
+            departure.give_away(self.registry, self.number, view.topics, view.brokers)
+
+        def stop() -> None:
+            self.state.partitions.commit()
+            if self.session.is_connected:
+                self.session.close()
+            self.close()
+            stopped()
+
+        def left(*_: object) -> None:
+            self.loop.call_later(self.clock.between(0.0, LED_MAX_MS), stop)
+
+        self.loop.post(lambda: self.control.submit(give_away, left))
+
     def close(self) -> None:
-        """Ends the world's last life in order, so that the files can be read."""
+        """Ends a life in order: at a shutdown, and in the end of the world, so that the files can be read."""
         if self.life.is_dead:
             return
         try:
             self.replication.close()
         except LogError as error:
             _quiet.info("closing broker %d: %s", self.number, error)
-        self.crash()
+        self.crash(is_reset=True)

@@ -233,14 +233,16 @@ class SimReader(SimClient):
     """Reads from the beginning. What it saw once must stay: it begins again from time to time.
 
     `names_epochs`: whether its fetches name the leader's epoch (KIP-320). Then nobody but the leader of that
-    epoch may answer; so it asks the former leader, too, when it learns of a new one.
+    epoch may answer; so it asks the former leader, too, when it learns of a new one. `rack`: if it names one,
+    followers answer, too (KIP-392), and are asked now and then.
     """
 
     def __init__(
-        self, clock: Clock, network: Network, server: ZooKeeper, *, names_epochs: bool = False
+        self, clock: Clock, network: Network, server: ZooKeeper, *, names_epochs: bool = False, rack: str = ""
     ) -> None:
         super().__init__("reader", clock, network, server)
         self._names_epochs = names_epochs
+        self._rack = rack
         self._epoch = -1
         self._leaders: dict[int, int] = {}
         self.seen: dict[int, bytes] = {}
@@ -271,8 +273,11 @@ class SimReader(SimClient):
     def _ask(self) -> None:
         if self._names_epochs and self.clock.chance(0.3):
             self._suspect()
+        if self._rack and self.clock.chance(0.1):
+            self._leader = self.clock.draw.randint(1, BROKERS)
         part = FetchPartition(0, self.position, 1 << 20, self._epoch)
-        request = FetchRequest(FETCH_WAIT_MS, 1, 1 << 24, [FetchTopic("", TOPIC_ID, [part])])
+        topics = [FetchTopic("", TOPIC_ID, [part])]
+        request = FetchRequest(FETCH_WAIT_MS, 1, 1 << 24, topics, rack_id=self._rack)
         self._links[self._leader].ask(fetch_call(request, by_id=True), self._answered, ASK_MAX_MS)
 
     def _answered(self, response: Any) -> None:

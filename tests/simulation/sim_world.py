@@ -11,25 +11,26 @@ import json
 import shutil
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from headrace.broker.replicas import fetcher
 from headrace.coordination import znodes
 from headrace.coordination.topics import TopicRegistry
-from headrace.wire.batch import hop
 from simulation.sim_audit import SimAudit
 from simulation.sim_broker import SETTINGS, UNCLEAN, SimBroker
-from simulation.sim_clients import BROKERS, TOPIC, TOPIC_ID, Acknowledged, SimProducer, SimReader
+from simulation.sim_clients import BROKERS, TOPIC, TOPIC_ID, SimProducer, SimReader
 from simulation.sim_clock import Clock, Life
 from simulation.sim_disk import Disks
 from simulation.sim_faults import Faults
 from simulation.sim_group import SimGroup
+from simulation.sim_judge import Judge
 from simulation.sim_members import SimMembers
 from simulation.sim_mirror import SimMirror
 from simulation.sim_network import Network
-from simulation.sim_zookeeper import SESSION_MS, SimSession, ZooKeeper
+from simulation.sim_session import SESSION_MS, SimSession
+from simulation.sim_zookeeper import ZooKeeper
 
 CALM_MS: Final = 1_000.0
 TROUBLES_MS: Final = (6_000.0, 12_000.0, 25_000.0)
@@ -48,10 +49,10 @@ AMONG_MEMBERS: Final = 0.5
 AUDITED: Final = 0.06
 AUDITED_IF_UNCLEAN: Final = 0.9
 """Where something may be lost the audit has more to say."""
-NAMES_EPOCHS: Final = 0.5
+NAMES_EPOCHS: Final = "names epochs"
+RACK: Final = "names a rack"
+READERS: Final = ("", NAMES_EPOCHS, NAMES_EPOCHS, RACK)
 UNCLEAN_WORLDS: Final = 0.15
-KNOWN_MS: Final = 2_000.0
-"""How long a broker must have led before it acknowledged something, that no leader before it could have."""
 FOLDER: Final = Path("/dev/shm")
 
 
@@ -82,13 +83,11 @@ class World:
             tempfile.mkdtemp(prefix="headrace-simulation-", dir=FOLDER if FOLDER.is_dir() else None)
         )
         self.brokers: dict[int, SimBroker] = {}
-        self._leader_history: list[tuple[float, int]] = []
         self.trace: list[str] = []
         self.problems: list[str] = []
         self._judge = Life("judge")
-        self._is_unclean = False
-        self._unclean_ms = -1.0
-        """When the last unclean election was; nothing from before it is promised any more."""
+        self.is_unclean = False
+        """Whether the topic allows unclean elections."""
         self._high_watermarks: dict[tuple[Life, int], int] = {}
         self.faults = Faults(self)
         self.producers: list[SimProducer] = []
@@ -120,13 +119,13 @@ class World:
 
     def _run(self) -> None:
         self._create_topic()
-        if self._is_unclean:
+        if self.is_unclean:
             self.faults.favour_unclean_elections()
         for number in range(1, BROKERS + 1):
             self.start(number)
         self.later(100.0, self._watch)
         self.clock.run_until(CALM_MS)
-        pause_ms = PAUSES_MS[0] if self._is_unclean else self.clock.draw.choice(PAUSES_MS)
+        pause_ms = PAUSES_MS[0] if self.is_unclean else self.clock.draw.choice(PAUSES_MS)
         self.producers = [
             SimProducer(number, self.clock, self.network, self.zookeeper, pause_ms)
             for number in range(1, PRODUCERS + 1)
@@ -134,15 +133,15 @@ class World:
         for producer in self.producers:
             producer.on_acknowledged = self.faults.acknowledged
         ends = self.clock, self.network, self.zookeeper
-        self.reader = SimReader(*ends, names_epochs=self.clock.chance(NAMES_EPOCHS))
+        kind = self.clock.draw.choice(READERS)
+        self.reader = SimReader(*ends, names_epochs=kind == NAMES_EPOCHS, rack="r" if kind == RACK else "")
         for client in (*self.producers, self.reader):
-            client.may_lose = self._is_unclean
-        if self.clock.chance(GROUPED) and not self._is_unclean:
-            kind = SimMembers if self.clock.chance(AMONG_MEMBERS) else SimGroup
-            self.group = kind(*ends)
-        if self.clock.chance(MIRRORED) and not self._is_unclean:
+            client.may_lose = self.is_unclean
+        if self.clock.chance(GROUPED) and not self.is_unclean:
+            self.group = (SimMembers if self.clock.chance(AMONG_MEMBERS) else SimGroup)(*ends)
+        if self.clock.chance(MIRRORED) and not self.is_unclean:
             self.mirror = SimMirror(self.folder / "mirror", *ends)
-        if self.clock.chance(AUDITED_IF_UNCLEAN if self._is_unclean else AUDITED):
+        if self.clock.chance(AUDITED_IF_UNCLEAN if self.is_unclean else AUDITED):
             self.audit = SimAudit(*ends)
         self.clock.run_until(2 * CALM_MS)
         self.later(0.0, self.faults.next)
@@ -159,7 +158,7 @@ class World:
         self._wait_until_in_sync()
         if self.audit is not None:
             self.problems.extend(self.audit.finish())
-        self._judge_all()
+        self.problems.extend(Judge(self).judge())
 
     def _create_topic(self) -> None:
         session = SimSession(self.zookeeper, self.clock, Life("creator"), "creator")
@@ -169,8 +168,8 @@ class World:
         config = {"min.insync.replicas": "2"}
         if self.clock.chance(0.25):
             config["segment.bytes"] = SEGMENT_BYTES
-        self._is_unclean = self.clock.chance(UNCLEAN_WORLDS)
-        if self._is_unclean:
+        self.is_unclean = self.clock.chance(UNCLEAN_WORLDS)
+        if self.is_unclean:
             config[UNCLEAN] = "true"
         registry.create(TOPIC, TOPIC_ID, {0: tuple(replicas)}, config)
 
@@ -204,6 +203,11 @@ class World:
     def high_watermark(self) -> int:
         """The greatest that any broker knows."""
         return max(broker.high_watermark(TOPIC) for broker in self.brokers.values())
+
+    @property
+    def highest(self) -> int:
+        """The greatest high watermark that any leader has had."""
+        return max(self._high_watermarks.values(), default=0)
 
     def reread(self) -> None:
         """The reader begins again."""
@@ -245,7 +249,7 @@ class World:
                 )
             self._high_watermarks[key] = max(before, address)
 
-    # --- the judgement ---
+    # --- the end ---
 
     def _wait_until_live(self) -> None:
         since_ms = self.clock.now_ms
@@ -281,125 +285,6 @@ class World:
         if len(state["isr"]) < BROKERS or state["leader"] < 0:
             late.append(f"the state is {state}")
         return late
-
-    def _judge_all(self) -> None:
-        assert self.reader is not None
-        for client in (*self.producers, self.reader):
-            self.problems.extend(client.problems)
-        if self.group is not None:
-            self.problems.extend(self.group.problems)
-        self.problems.extend(self._leaders())
-        high_watermark = self.high_watermark()
-        highest = max(self._high_watermarks.values(), default=0)
-        if high_watermark < highest and self._unclean_ms < 0:
-            self.problems.append(f"the high watermark was {highest}, and is {high_watermark} in the end")
-        if self.reader.damaged and not (self.faults.counts.get("rot") or self._unclean_ms >= 0):
-            self.problems.append(f"the reader got {self.reader.damaged} damaged batches, and no disk rotted")
-        for broker in self.brokers.values():
-            broker.close()
-        logs = {number: _content(self.folder / str(number) / f"{TOPIC}-0") for number in self.brokers}
-        self._judge_mirror(logs)
-        if self.audit is not None:
-            self.problems.extend(self.audit.judge(self.producers, logs[1][:high_watermark]))
-        for number, content in logs.items():
-            self._judge_log(number, content[:high_watermark], high_watermark)
-        if len({content[:high_watermark] for content in logs.values()}) > 1:
-            self.problems.append(f"the replicas differ below the high watermark {high_watermark}")
-
-    def _judge_mirror(self, logs: Mapping[int, bytes]) -> None:
-        if self.mirror is None:
-            return
-        if self.mirror.halts and not self.faults.counts.get("rot"):
-            self.problems.append(f"the mirror halted: {self.mirror.halts[0]}")
-        copied = _content(self.folder / "mirror")
-        for number, content in logs.items():
-            if content[: len(copied)] != copied:
-                self.problems.append(
-                    f"broker {number}: the first {len(copied)} bytes are not what was mirrored"
-                )
-
-    def _judge_log(self, number: int, content: bytes, high_watermark: int) -> None:
-        assert self.reader is not None
-        if len(content) < high_watermark:
-            self.problems.append(f"broker {number} ends at {len(content)}, below {high_watermark}")
-        held: dict[tuple[int, int, int], list[int]] = {}
-        last: dict[int, tuple[int, int]] = {}
-        for at, header in hop(content):
-            numbers = header.producer_epoch, header.base_sequence
-            held.setdefault((header.producer_id, *numbers), []).append(at + header.size_bytes - 1)
-            if numbers <= last.get(header.producer_id, (-1, -1)):
-                self.problems.append(
-                    f"broker {number}: producer {header.producer_id} has sequence"
-                    f" {numbers} after {last[header.producer_id]}"
-                )
-            last[header.producer_id] = numbers
-        for producer in self.producers:
-            for each in producer.acknowledged:
-                offsets = held.get((each.producer, each.epoch, each.sequence), [])
-                # What is not promised may lie where an earlier leader has put it, who never said so.
-                if offsets != [each.offset] and (len(offsets) > 1 or self._is_promised(each)):
-                    self.problems.append(
-                        f"broker {number}: sequence {each.sequence} of producer {each.producer} was"
-                        f" acknowledged at offset {each.offset} at {each.at_ms:.0f} ms; the log holds it"
-                        f" at {offsets}"
-                    )
-        for address, batch in self.reader.seen.items():
-            if self._unclean_ms >= 0:
-                break
-            if content[address : address + len(batch)] != batch:
-                self.problems.append(f"broker {number}: what the reader saw at address {address} is gone")
-
-    def _is_promised(self, each: Acknowledged) -> bool:
-        """Whether a batch must still be there. After an unclean election that is only what a leader of later
-        acknowledged; the one before it may go on for a while, and what it says then is lost, too.
-        """
-        if self._unclean_ms < 0:
-            return True
-        since_ms = each.at_ms - KNOWN_MS
-        return (
-            since_ms > self._unclean_ms
-            and all(
-                leader == each.broker
-                for at_ms, leader in self._leader_history
-                if since_ms <= at_ms <= each.at_ms
-            )
-            and self._leader_at(since_ms) == each.broker
-        )
-
-    def _leader_at(self, at_ms: float) -> int:
-        return next((leader for when_ms, leader in reversed(self._leader_history) if when_ms <= at_ms), -1)
-
-    def _leaders(self) -> list[str]:
-        """At most one leader an epoch, and each one out of the in-sync set, by all that was ever written."""
-        found: list[str] = []
-        leaders: dict[int, int] = {}
-        path = znodes.partition_state(TOPIC, 0)
-        in_sync: list[int] = list(range(1, BROKERS + 1))
-        for at_ms, written, data in self.zookeeper.history:
-            if written != path or not data:
-                continue
-            state = json.loads(data)
-            self._leader_history.append((at_ms, state["leader"]))
-            if state["leader"] >= 0 and state["leader"] not in in_sync:
-                self._unclean_ms = at_ms
-                self.faults.counts["unclean-election"] = self.faults.counts.get("unclean-election", 0) + 1
-                if not self._is_unclean:
-                    found.append(f"broker {state['leader']} leads and was not in sync ({at_ms:.0f} ms)")
-            in_sync = state["isr"]
-            if state["leader"] >= 0:
-                known = leaders.setdefault(state["leader_epoch"], state["leader"])
-                if known != state["leader"]:
-                    found.append(
-                        f"brokers {known} and {state['leader']} both lead in epoch {state['leader_epoch']}"
-                        f" ({at_ms:.0f} ms)"
-                    )
-        return found
-
-
-def _content(folder: Path) -> bytes:
-    """Returns all bytes of a partition's segments."""
-    paths = sorted(folder.glob("*.log"), key=lambda path: int(path.stem))
-    return b"".join(path.read_bytes() for path in paths)
 
 
 def simulate(seed: int, troubled_ms: float | None = None) -> Verdict:

@@ -1,0 +1,109 @@
+"""Faults of the brokers' disks, and what takes bytes from one for good: rot, and an empty disk instead."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Final
+
+from simulation.sim_clients import TOPIC
+
+if TYPE_CHECKING:
+    from simulation.sim_faults import Faults
+    from simulation.sim_world import World
+
+RETRY_MS: Final = 300.0
+SICK_MAX_MS: Final = 8_000.0
+
+
+class DiskFaults:
+    """Those of one world."""
+
+    def __init__(self, world: World, faults: Faults) -> None:
+        self._world = world
+        self._faults = faults
+        self._clock = world.clock
+
+    def fail(self) -> None:
+        number = self._faults.pick()
+        failing, folder = self._world.disks.failing, str(self._world.folder_of(number))
+        failing.add(folder)
+        what = f"each fsync of broker {number} fails"
+        self._faults.inject("fsync", what, lambda: failing.discard(folder), self._clock.between(50, 2_000))
+
+    def slow(self) -> None:
+        broker = self._world.brokers[self._faults.pick()]
+        broker.files.slow = self._clock.between(5, 60)
+        what = f"the disk of broker {broker.number} is slow"
+        self._faults.inject(
+            "slow-disk", what, lambda: setattr(broker.files, "slow", 1.0), self._clock.between(200, 4_000)
+        )
+
+    def fill(self) -> None:
+        """To its last byte, or below the broker's reserve."""
+        number = self._faults.pick()
+        disks, folder = self._world.disks, str(self._world.folder_of(number))
+        is_full = self._clock.chance(0.5)
+        where = disks.full if is_full else disks.nearly_full
+        where.add(folder)
+        what = f"the disk of broker {number} is {'full' if is_full else 'nearly full'}"
+        self._faults.inject(
+            "full-disk" if is_full else "nearly-full-disk",
+            what,
+            lambda: where.discard(folder),
+            self._clock.between(200, 5_000),
+        )
+
+    # --- bytes that are gone for good ---
+
+    def _may_lose(self) -> bool:
+        """Whether others have all that was acknowledged, and nothing else is broken."""
+        faults, isr = self._faults, self._world.state()["isr"]
+        return faults.sick is None and not faults.active and len(isr) == len(self._world.brokers)
+
+    def rot(self) -> None:
+        """A bit flips on one broker's disk; in the end it gets a new disk."""
+        number = self._faults.pick()
+        if not self._may_lose():
+            return
+        where = self._world.disks.rot(self._world.folder_of(number))
+        if where is None:
+            return
+        self._world.reread()
+        self._faults.sick = number
+        what = f"a bit is flipped on broker {number}, {where}"
+        self._faults.inject("rot", what, lambda: self._replace(number), self._clock.between(500, SICK_MAX_MS))
+
+    def new_disk(self) -> None:
+        number = self._faults.pick()
+        if not self._may_lose():
+            return
+        self._faults.sick = number
+        self._faults.count("new-disk")
+        self._replace(number)
+
+    def _replace(self, number: int) -> None:
+        """Gives a broker an empty disk, once another one in sync has everything."""
+        state = self._world.state()
+        what = f"broker {number} waits for its new disk"
+        if not set(state["isr"]) - {number}:
+            self._faults.active[what] = lambda: None
+            self._world.later(RETRY_MS, lambda: self._replace(number))
+            return
+        self._faults.active.pop(what, None)
+        broker = self._world.brokers[number]
+        if not broker.life.is_dead:
+            self._world.crash(broker, is_reset=True)
+        folder = self._world.folder_of(number)
+        shutil.rmtree(folder)
+        self._world.disks.forget(folder)
+        self._world.note(f"broker {number} gets an empty disk")
+        self._world.start(number)
+        self._recover(number, self._world.high_watermark())
+
+    def _recover(self, number: int, address: int) -> None:
+        """Waits until a broker has everything again."""
+        has_all = self._world.brokers[number].high_watermark(TOPIC) >= address
+        if has_all and number in self._world.state()["isr"]:
+            self._faults.sick = None
+        else:
+            self._world.later(RETRY_MS, lambda: self._recover(number, address))

@@ -1,0 +1,151 @@
+"""What a world must have kept, judged in its end by what clients saw, and what each replica's disk holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from headrace.coordination import znodes
+from headrace.wire.batch import hop
+from simulation.sim_clients import BROKERS, TOPIC, Acknowledged
+
+if TYPE_CHECKING:
+    from simulation.sim_world import World
+
+KNOWN_MS: Final = 2_000.0
+"""How long a broker must have led before it acknowledged something, that no leader before it could have."""
+
+
+class Judge:
+    """Judges one world, once, when all is healed and in sync."""
+
+    def __init__(self, world: World) -> None:
+        assert world.reader is not None
+        self._world = world
+        self._reader = world.reader
+        self.problems: list[str] = []
+        self._leader_history: list[tuple[float, int]] = []
+        self._unclean_ms = -1.0
+        """When the last unclean election was; nothing from before it is promised any more."""
+
+    def judge(self) -> list[str]:
+        """Closes the brokers, and returns each promise that was broken."""
+        world, reader = self._world, self._reader
+        for client in (*world.producers, reader):
+            self.problems.extend(client.problems)
+        if world.group is not None:
+            self.problems.extend(world.group.problems)
+        self.problems.extend(self._leaders())
+        high_watermark, highest = world.high_watermark(), world.highest
+        if high_watermark < highest and self._unclean_ms < 0:
+            self.problems.append(f"the high watermark was {highest}, and is {high_watermark} in the end")
+        if reader.damaged and not (world.faults.counts.get("rot") or self._unclean_ms >= 0):
+            self.problems.append(f"the reader got {reader.damaged} damaged batches, and no disk rotted")
+        for broker in world.brokers.values():
+            broker.close()
+        logs = {number: _content(world.folder_of(number) / f"{TOPIC}-0") for number in world.brokers}
+        self._judge_mirror(logs)
+        if world.audit is not None:
+            self.problems.extend(world.audit.judge(world.producers, logs[1][:high_watermark]))
+        for number, content in logs.items():
+            self._judge_log(number, content[:high_watermark], high_watermark)
+        if len({content[:high_watermark] for content in logs.values()}) > 1:
+            self.problems.append(f"the replicas differ below the high watermark {high_watermark}")
+        return self.problems
+
+    def _judge_mirror(self, logs: Mapping[int, bytes]) -> None:
+        mirror = self._world.mirror
+        if mirror is None:
+            return
+        if mirror.halts and not self._world.faults.counts.get("rot"):
+            self.problems.append(f"the mirror halted: {mirror.halts[0]}")
+        copied = _content(self._world.folder / "mirror")
+        for number, content in logs.items():
+            if content[: len(copied)] != copied:
+                self.problems.append(
+                    f"broker {number}: the first {len(copied)} bytes are not what was mirrored"
+                )
+
+    def _judge_log(self, number: int, content: bytes, high_watermark: int) -> None:
+        if len(content) < high_watermark:
+            self.problems.append(f"broker {number} ends at {len(content)}, below {high_watermark}")
+        held: dict[tuple[int, int, int], list[int]] = {}
+        last: dict[int, tuple[int, int]] = {}
+        for at, header in hop(content):
+            numbers = header.producer_epoch, header.base_sequence
+            held.setdefault((header.producer_id, *numbers), []).append(at + header.size_bytes - 1)
+            if numbers <= last.get(header.producer_id, (-1, -1)):
+                self.problems.append(
+                    f"broker {number}: producer {header.producer_id} has sequence"
+                    f" {numbers} after {last[header.producer_id]}"
+                )
+            last[header.producer_id] = numbers
+        for producer in self._world.producers:
+            for each in producer.acknowledged:
+                offsets = held.get((each.producer, each.epoch, each.sequence), [])
+                # What is not promised may lie where an earlier leader has put it, who never said so.
+                if offsets != [each.offset] and (len(offsets) > 1 or self._is_promised(each)):
+                    self.problems.append(
+                        f"broker {number}: sequence {each.sequence} of producer {each.producer} was"
+                        f" acknowledged at offset {each.offset} at {each.at_ms:.0f} ms; the log holds it"
+                        f" at {offsets}"
+                    )
+        for address, batch in self._reader.seen.items():
+            if self._unclean_ms >= 0:
+                break
+            if content[address : address + len(batch)] != batch:
+                self.problems.append(f"broker {number}: what the reader saw at address {address} is gone")
+
+    def _is_promised(self, each: Acknowledged) -> bool:
+        """Whether a batch must still be there. After an unclean election that is only what a leader of later
+        acknowledged; the one before it may go on for a while, and what it says then is lost, too.
+        """
+        if self._unclean_ms < 0:
+            return True
+        since_ms = each.at_ms - KNOWN_MS
+        return (
+            since_ms > self._unclean_ms
+            and all(
+                leader == each.broker
+                for at_ms, leader in self._leader_history
+                if since_ms <= at_ms <= each.at_ms
+            )
+            and self._leader_at(since_ms) == each.broker
+        )
+
+    def _leader_at(self, at_ms: float) -> int:
+        return next((leader for when_ms, leader in reversed(self._leader_history) if when_ms <= at_ms), -1)
+
+    def _leaders(self) -> list[str]:
+        """At most one leader an epoch, and each one out of the in-sync set, by all that was ever written."""
+        found: list[str] = []
+        leaders: dict[int, int] = {}
+        path = znodes.partition_state(TOPIC, 0)
+        in_sync: list[int] = list(range(1, BROKERS + 1))
+        for at_ms, written, data in self._world.zookeeper.history:
+            if written != path or not data:
+                continue
+            state = json.loads(data)
+            self._leader_history.append((at_ms, state["leader"]))
+            if state["leader"] >= 0 and state["leader"] not in in_sync:
+                self._unclean_ms = at_ms
+                self._world.faults.count("unclean-election")
+                if not self._world.is_unclean:
+                    found.append(f"broker {state['leader']} leads and was not in sync ({at_ms:.0f} ms)")
+            in_sync = state["isr"]
+            if state["leader"] >= 0:
+                known = leaders.setdefault(state["leader_epoch"], state["leader"])
+                if known != state["leader"]:
+                    found.append(
+                        f"brokers {known} and {state['leader']} both lead in epoch {state['leader_epoch']}"
+                        f" ({at_ms:.0f} ms)"
+                    )
+        return found
+
+
+def _content(folder: Path) -> bytes:
+    """Returns all bytes of a partition's segments."""
+    paths = sorted(folder.glob("*.log"), key=lambda path: int(path.stem))
+    return b"".join(path.read_bytes() for path in paths)

@@ -1,0 +1,104 @@
+"""Partitions that move without any failure: brokers that are shut down, reassignments, preferred leaders.
+
+What administrators do goes through the real `LeadershipAdmin` of a broker, and takes effect among the faults.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.leadership.administration import LeadershipAdmin
+from headrace.coordination import znodes
+from headrace.coordination.partition_states import parse_topic
+from simulation.sim_clients import BROKERS, TOPIC
+
+if TYPE_CHECKING:
+    from simulation.sim_broker import SimBroker
+    from simulation.sim_faults import Faults
+    from simulation.sim_world import World
+
+DOWN_MS: Final = (100.0, 4_000.0)
+REASSIGNED_MS: Final = (1_000.0, 6_000.0)
+RETRY_MS: Final = 300.0
+REASSIGNED: Final = "the partition is reassigned"
+FEWER: Final = 0.6
+"""How often a reassignment takes a replica away; else it changes their order, and so who is preferred."""
+REPLICAS_MIN: Final = 2
+
+
+class Moves:
+    """Those of one world. While a broker is sick nothing moves: its bytes must come from the others."""
+
+    def __init__(self, world: World, faults: Faults) -> None:
+        self._world = world
+        self._faults = faults
+        self._clock = world.clock
+        self._is_restoring = False
+
+    def _free(self) -> SimBroker | None:
+        """A broker that does what it is told."""
+        broker = self._faults.living()
+        is_free = broker is not None and not broker.life.is_stopped and not broker.is_leaving
+        return broker if is_free and self._faults.sick is None else None
+
+    def shut_down(self) -> None:
+        """SIGTERM: a broker gives its partitions away, stops in order, and is started again."""
+        broker = self._free()
+        if broker is None or not broker.is_registered:
+            return
+        number = broker.number
+        self._faults.count("shut-down")
+        self._world.note(f"broker {number} is told to stop")
+        self._faults.hurry()
+
+        def stopped() -> None:
+            self._world.note(f"broker {number} has stopped")
+            self._world.later(self._clock.between(*DOWN_MS), lambda: self._world.start(number))
+
+        broker.leave(stopped)
+
+    def reassign(self) -> None:
+        """The partition gets other replicas for a while, or the same in another order; then all again."""
+        broker = self._free()
+        if broker is None:
+            return
+        numbers = list(self._world.brokers)
+        self._clock.draw.shuffle(numbers)
+        targets = numbers[: REPLICAS_MIN if self._clock.chance(FEWER) else BROKERS]
+        if REASSIGNED not in self._faults.active:
+            self._world.note(f"replicas are to be {targets}")
+            self._ask(broker, targets)
+            self._faults.inject("reassignment", REASSIGNED, self._begin, self._clock.between(*REASSIGNED_MS))
+
+    def _begin(self) -> None:
+        if not self._is_restoring:
+            self._is_restoring = True
+            self._restore()
+
+    def _restore(self) -> None:
+        """Asks for all replicas while some are missing: a stopped broker does late what it was asked for."""
+        self._world.later(RETRY_MS, self._restore)
+        if REASSIGNED in self._faults.active:
+            return
+        path = znodes.topic(TOPIC)
+        _, partitions = parse_topic(path, self._world.zookeeper.nodes[path].data)
+        if len(partitions[0].replicas) < BROKERS or partitions[0].removing:
+            living = [each for each in self._world.brokers.values() if not each.life.is_dead]
+            if living:
+                self._ask(self._clock.draw.choice(living), sorted(self._world.brokers))
+
+    def _ask(self, broker: SimBroker, targets: list[int]) -> None:
+        admin = self._admin_of(broker)
+        broker.control.submit(lambda: admin.reassign(TOPIC, {0: targets}), lambda *_: None)
+
+    def prefer(self) -> None:
+        """The preferred leader is to lead."""
+        broker = self._free()
+        if broker is not None:
+            self._faults.count("preferred-election")
+            admin = self._admin_of(broker)
+            broker.control.submit(lambda: admin.elect_preferred(TOPIC, [0]), lambda *_: None)
+
+    @staticmethod
+    def _admin_of(broker: SimBroker) -> LeadershipAdmin:
+        return LeadershipAdmin(broker.registry, lambda: broker.state.view)
