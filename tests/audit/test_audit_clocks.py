@@ -91,6 +91,30 @@ def test_a_clock_that_was_put_right_is_forgotten() -> None:
     store.close()
 
 
+@pytest.mark.parametrize("skew_ms", [59 * MINUTE_MS, 0])
+def test_what_the_store_could_not_take_at_first_is_measured_when_it_does(skew_ms: int) -> None:
+    """The store was locked, or refused another record of the same poll: the same records come again."""
+    beats = [beat(REPORTED_MS + number * 10 * MINUTE_MS) for number in range(3)]
+    records = [
+        *(received(each) for each in counted(DATACENTER_TIER, {0: LOG})),
+        beats[0],
+        said(1, REPORTED_MS + MINUTE_MS, skew_ms),
+        *beats[1:],
+    ]
+    in_log = [each._replace(log=LOG_OF_REPORTS) for each in records]  # the last three: a report, two beats
+    refused = in_log[-1]._replace(record=replace(LOG.tally(DATACENTER_TIER, 0, 0, 1), to_address=2**63))
+    now_ms = REPORTED_MS + 20 * MINUTE_MS
+    store = AuditStore("sqlite://")
+    before, again = in_log[:-3], in_log[-3:]
+    store.fold(before)
+    with pytest.raises(OverflowError):
+        store.fold([*again, refused])
+    store.fold(again)
+    (verdict,) = report(store, TOPIC, policy=Policy(hops=(PRODUCER_HOP,)), now_ms=now_ms).verdicts
+    store.close()
+    assert ["is ahead by 50 min" in each for each in verdict.notes] == ([True] if skew_ms else [])
+
+
 def test_how_much_a_clock_is_off_lies_between_two_heartbeats() -> None:
     assert skew_between(100, 50, 150) == 0
     assert skew_between(150 + OFF_MIN_MS, 50, 150) == 0

@@ -7,8 +7,8 @@ does not depend on when the records are read, so a store that is folded again sa
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from headrace.audit.topic.records import DATACENTER_TIER, HeartbeatRecord, ProducerReport, ReceivedRecord
@@ -35,40 +35,60 @@ class ClockOff(NamedTuple):
     said_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What some records say of clocks, and what is to be remembered of them once they are stored."""
+
+    found: list[ClockOff] = field(default_factory=list)
+    beats_ms: dict[Log, int] = field(default_factory=dict)
+    waiting: dict[Log, dict[_Publisher, int]] = field(default_factory=dict)
+    known: dict[_Publisher, int] = field(default_factory=dict)
+
+
 class ClockWatch:
     """Measures clocks from records in the order of their logs. One thread uses it."""
 
     def __init__(self) -> None:
         self._beats_ms: dict[Log, int] = {}
-        self._waiting: defaultdict[Log, dict[_Publisher, int]] = defaultdict(dict)
+        self._waiting: dict[Log, dict[_Publisher, int]] = {}
         self._known: dict[_Publisher, int] = {}
 
-    def measure(self, records: Iterable[ReceivedRecord]) -> list[ClockOff]:
-        """Returns what these records say anew, of publishers whose clock is off, or no longer is."""
-        found: list[ClockOff] = []
+    def measure(self, records: Iterable[ReceivedRecord]) -> Measured:
+        """Returns what these records say anew, of publishers whose clock is off, or no longer is. It is not
+        remembered before `remember`: a store that does not take the records is given them again.
+        """
+        new = Measured()
         for received in records:
             log = received.log
             if log is None:
                 continue  # nothing is known of its order
             if isinstance(received.record, ProducerReport):
-                waiting = self._waiting[log]
-                if len(waiting) < WAITING_MAX:
-                    waiting[received.datacenter, received.record.publisher] = received.time_ms
+                if log not in new.waiting:
+                    new.waiting[log] = dict(self._waiting.get(log, {}))
+                if len(new.waiting[log]) < WAITING_MAX:
+                    new.waiting[log][received.datacenter, received.record.publisher] = received.time_ms
             elif isinstance(received.record, HeartbeatRecord) and received.record.tier == DATACENTER_TIER:
-                found += self._beat(log, received.time_ms)
-        return found
+                self._beat(new, log, received.time_ms)
+        return new
 
-    def _beat(self, log: Log, now_ms: int) -> list[ClockOff]:
-        before_ms, self._beats_ms[log] = self._beats_ms.get(log), now_ms
-        found: list[ClockOff] = []
-        for publisher, said_ms in self._waiting.pop(log, {}).items():
+    def remember(self, measured: Measured) -> None:
+        """Remembers what was measured, once the store has it."""
+        self._beats_ms.update(measured.beats_ms)
+        self._waiting.update(measured.waiting)
+        self._known.update(measured.known)
+
+    def _beat(self, new: Measured, log: Log, now_ms: int) -> None:
+        before_ms = new.beats_ms.get(log, self._beats_ms.get(log))
+        waiting = new.waiting.get(log, self._waiting.get(log, {}))
+        new.beats_ms[log], new.waiting[log] = now_ms, {}
+        for publisher, said_ms in waiting.items():
             skew_ms = skew_between(said_ms, before_ms, now_ms)
-            if abs(skew_ms - self._known.get(publisher, 0)) < CHANGE_MIN_MS:
+            known_ms = new.known.get(publisher, self._known.get(publisher))
+            if abs(skew_ms - (known_ms or 0)) < CHANGE_MIN_MS:
                 continue
-            if len(self._known) < KNOWN_MAX or publisher in self._known:
-                self._known[publisher] = skew_ms
-                found.append(ClockOff(*publisher, skew_ms, now_ms))
-        return found
+            if known_ms is not None or len(self._known) + len(new.known) < KNOWN_MAX:
+                new.known[publisher] = skew_ms
+                new.found.append(ClockOff(*publisher, skew_ms, now_ms))
 
 
 def skew_between(said_ms: int, before_ms: int | None, after_ms: int) -> int:

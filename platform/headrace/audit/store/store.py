@@ -160,7 +160,8 @@ class AuditStore:
         `set_aside`: what the reader did not believe of the records before these positions.
         """
         records = list(records)
-        clocks = [each._asdict() for each in self._clocks.measure(records)]
+        measured = self._clocks.measure(records)
+        clocks = [each._asdict() for each in measured.found]
         with self.writing() as connection:
             kept.take_turn(connection)
             fold_records(connection, records)
@@ -174,6 +175,7 @@ class AuditStore:
             upsert(connection, tables.folded, rows)
             for each in set_aside:
                 add_set_aside(connection, each)
+        self._clocks.remember(measured)
 
     def refuses(self, received: ReceivedRecord) -> str:
         """Returns why the store cannot hold this record; "" if it can. Changes nothing.
