@@ -19,6 +19,7 @@ from headrace.warehouse import commitlog
 from headrace.warehouse.change import TopicTable
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.counting import NotParquetError, count_file
+from headrace.warehouse.hdfs.client import FileStatus
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
 from headrace.warehouse.manifest import TableState
 from headrace.warehouse.options import WarehouseOptions
@@ -149,6 +150,36 @@ def test_a_written_state_that_says_other_than_the_manifests_is_named(
         assert any(
             each.startswith(f"{where} is not what the manifests up to it add up to") for each in problems
         )
+
+
+@pytest.mark.parametrize("when", ["before the files are listed", "while they are listed"])
+def test_a_load_beside_a_verification_is_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    table = table_of(tmp_path)
+    loads = iter([4_000])
+    state, walk = CommitLog.state, FolderHdfs.walk
+
+    def and_a_load() -> None:
+        for start in loads:
+            load(Table(table.hdfs, table.log, random.Random(2)), start, 20)  # type: ignore[arg-type]
+
+    def listed(self: FolderHdfs, path: str) -> list[tuple[str, FileStatus]]:
+        found = walk(self, path)
+        if when == "while they are listed":
+            and_a_load()
+        return found
+
+    def read(self: CommitLog) -> TableState:
+        found = state(self)
+        if when == "before the files are listed":
+            and_a_load()
+        return found
+
+    monkeypatch.setattr(FolderHdfs, "walk", listed)
+    monkeypatch.setattr(CommitLog, "state", read)
+    found = verify_topic(table)
+    assert (found.problems, found.files, found.changes) == ((), 6, 3)
 
 
 def test_every_hour_has_a_turn_within_a_week(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from headrace.audit.topic.said_of_tables import ALL, NO_HOUR_MS, RECENT, TablePr
 from headrace.warehouse.beside import files_beside
 from headrace.warehouse.change import TopicTable
 from headrace.warehouse.checksums import read_checksum
+from headrace.warehouse.completing import wait_until_complete
 from headrace.warehouse.counting import (
     FileCount,
     GroupCount,
@@ -37,6 +38,8 @@ from headrace.warehouse.seal_checks import problems_of_seals
 from headrace.warehouse.verify_ranges import otherwise_reported, outside_of_ranges
 
 PROBLEMS_MAX: Final = 1000
+LISTINGS_MAX: Final = 5
+"""How often a table is listed that changes meanwhile."""
 SHARES: Final = 168
 """Parts of a table, one an hour: all of it is read within a week."""
 NEW_MS: Final = 3 * HOUR_MS
@@ -82,15 +85,13 @@ def verify_topic(
     if broken := log.broken_links():
         # Nothing that such a log says can be compared with anything.
         return VerifyResult(table.topic, tuple(broken[:PROBLEMS_MAX]), 0, 0, 0, 0, checked)
-    manifests = log.manifests()
-    state = log.state()
+    manifests, state, present, incomplete = _at_rest(table)
     problems = [
         f"change {manifest.sequence} is committed but not complete; the next load completes it"
-        for manifest in log.to_complete()
+        for manifest in incomplete
     ]
     if problem := log.problem_of_state(manifests):
         problems.append(problem)
-    present = {path: entry.size_bytes for path, entry in table.hdfs.walk(table.paths.hourly)}
     hours = None
     if checked == RECENT:
         hours = recent_hours(state, manifests, table.clock_ms()) | {*suspects}
@@ -117,6 +118,25 @@ def verify_topic(
         of_files=tuple([*of_files, *(each for each in beside if each.path)][:PROBLEMS_MAX]),
         doubles=_doubles(table, state, hours, of_files),
     )
+
+
+def _at_rest(
+    table: TopicTable,
+) -> tuple[list[Manifest], TableState, dict[str, int], list[Manifest]]:
+    """Returns the manifests, the state, the files in the hours' folders with their sizes, and the changes
+    that are not complete: of one moment between two changes, as far as loads leave one.
+    """
+    log, before = table.log, list[Manifest]()
+    for _ in range(LISTINGS_MAX):
+        wait_until_complete(log)
+        manifests, state = log.manifests(), log.state()
+        present = {path: entry.size_bytes for path, entry in table.hdfs.walk(table.paths.hourly)}
+        incomplete = log.to_complete()
+        is_same = len(manifests) - 1 == state.sequence == log.state().sequence
+        if is_same and incomplete == before:
+            break
+        before = incomplete
+    return manifests, state, present, incomplete
 
 
 def _doubles(
