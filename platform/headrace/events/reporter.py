@@ -241,7 +241,7 @@ class Reporter:
                     logger.warning("%s: %s; the next report repeats it", self._origin.service, error)
                 failed = True
             except Exception:
-                # Such as one of the disk, over a dead publisher's journal: this one's reports go on.
+                # Such as one of the disk, over a dead publisher's journal: it ends no reports.
                 logger.exception("%s: reports go on, after an error", self._origin.service)
                 has_started = True
             self._stopping.wait(self._interval_s)
