@@ -1,6 +1,7 @@
 """Reads of ranges from real brokers, without Spark: any cut, a broker that restarts, deleted records."""
 
 import time
+from dataclasses import replace
 
 import confluent_kafka
 import pytest
@@ -8,11 +9,14 @@ import pytest
 from fix_broker import BrokerCluster, StartCluster
 from fix_kafka import ApacheKafka
 from fix_warehouse import create_topic
+from headrace.warehouse.source import reading
+from headrace.warehouse.source.connection import fetched_partition
 from headrace.warehouse.source.errors import BrokersUnreachableError, DataLossError, NoSuchTopicError
 from headrace.warehouse.source.metadata import MetadataClient
 from headrace.warehouse.source.options import SourceOptions
 from headrace.warehouse.source.ranges import Range, split
 from headrace.warehouse.source.reading import read_batches
+from headrace.wire.fetch_partitions import FetchPartitionResult
 from headrace.wire.records import decode_records
 
 
@@ -71,6 +75,36 @@ def test_a_read_resumes_after_the_broker_restarts(broker_cluster: StartCluster) 
             cluster[1].kill()
             cluster[1].start(wait=False)
     assert len(offsets) == len(set(offsets)) == 5000
+
+
+def test_a_new_leader_that_does_not_show_all_yet_is_waited_for(
+    one_broker: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its high watermark is behind that of the leader before, until its followers have fetched."""
+    topic = f"new-leader-{time.monotonic_ns()}"
+    end = produce(one_broker.bootstrap, topic, 1_000, batch=100)
+    shown = [0]
+    hidden = iter([False, False, True, True, True])
+
+    def of_new_leader(frame: memoryview) -> tuple[FetchPartitionResult, bool]:
+        result, is_throttled = fetched_partition(frame)
+        if next(hidden, False):
+            return result._replace(records=b"", high_watermark=shown[0]), is_throttled
+        shown[0] += len(result.records or b"")  # type: ignore[arg-type]
+        return result, is_throttled
+
+    monkeypatch.setattr(reading, "fetched_partition", of_new_leader)
+    options = SourceOptions(bootstrap=(one_broker.bootstrap,), fetch_size_bytes=1)
+    assert values(Range(topic, 0, 0, end), options) == [b"value-%d" % number for number in range(1_000)]
+    # A log that was cut stays so.
+    for is_loss_allowed in (False, True):
+        hidden, shown[0] = iter([False, *[True] * 1_000]), 0
+        hasty = replace(options, request_timeout_ms=500, fail_on_data_loss=not is_loss_allowed)
+        if is_loss_allowed:
+            assert 0 < len(values(Range(topic, 0, 0, end), hasty)) < 1_000
+        else:
+            with pytest.raises(DataLossError, match=f"the log ends at [0-9]+, before {end}"):
+                values(Range(topic, 0, 0, end), hasty)
 
 
 def test_an_unreachable_broker_is_named(one_broker: BrokerCluster) -> None:

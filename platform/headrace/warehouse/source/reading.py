@@ -134,6 +134,15 @@ class _RangeReader:
         if self._clock() >= self._deadline and code is ErrorCode.CORRUPT_MESSAGE:
             problem = f"its broker cannot read the log there ({error})"
             raise SourceError(f"{where}: {problem}. {MENDING}") from error
+        if self._clock() >= self._deadline and code is ErrorCode.OFFSET_NOT_AVAILABLE:
+            if self._options.fail_on_data_loss:
+                raise DataLossError(
+                    "COULD_NOT_READ_OFFSET_RANGE",
+                    f"Could not read records in offset [{self._position}, {self._range.to_offset}) for topic "
+                    f"partition {_name(self._range)}: {error}.",
+                )
+            self._position = self._range.to_offset
+            return
         if self._clock() >= self._deadline:
             raise BrokersUnreachableError(
                 f"{where}: no data for {self._timeout_s:.0f} s ({error}); check its broker, then repeat"
@@ -188,6 +197,7 @@ def _stream(
         assert not isinstance(records, int)
         if records is None or len(records) == 0:
             if not is_throttled:
+                _check_shown(result.high_watermark, range_)
                 yield None
             return
         found, end_unknown = examiner.whole_batches(records)
@@ -210,6 +220,17 @@ def _stream(
         if not more:
             yield None
             return
+
+
+def _check_shown(high_watermark: int, range_: Range) -> None:
+    """Raises `ProtocolError` if nothing came because the broker does not show as much as the range has.
+
+    A new leader shows it once its followers have fetched. What another leader has shown before is there.
+    """
+    if high_watermark < range_.to_offset:
+        raise ProtocolError(
+            ErrorCode.OFFSET_NOT_AVAILABLE, f"the log ends at {high_watermark}, before {range_.to_offset}"
+        )
 
 
 def refusal(range_: Range, batch: Batch, problem: str) -> str:
