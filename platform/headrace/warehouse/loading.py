@@ -27,10 +27,11 @@ from headrace.warehouse.manifest import (
     TableState,
 )
 from headrace.warehouse.options import WarehouseOptions
-from headrace.warehouse.plan import LoadPlan, PlannedRange, plan_load
+from headrace.warehouse.plan import LoadPlan, LogWentBackError, PlannedRange, plan_load
 from headrace.warehouse.read_contents import Contents, together
 from headrace.warehouse.schemas import WriterSchema, subject_of, with_writers
 from headrace.warehouse.source.columns import NO_SCHEMA_ID
+from headrace.warehouse.source.connection import Address
 from headrace.warehouse.source.metadata import MetadataClient
 from headrace.warehouse.source.options import EARLIEST, LATEST, SourceOptions
 from headrace.warehouse.source.ranges import Range
@@ -73,7 +74,8 @@ def plan_topic(
     """Plans a load on top of `state`. Writes nothing."""
     warehouse, topic = table.warehouse, table.topic
     with MetadataClient(warehouse.servers, BROKER_TIMEOUT_S) as metadata:
-        partitions = sorted(metadata.leaders([topic]))
+        leaders = metadata.leaders([topic])
+        partitions = sorted(leaders)
         earliest = metadata.offsets(dict.fromkeys(partitions, EARLIEST))
         latest = metadata.offsets(dict.fromkeys(partitions, LATEST))
         until = metadata.offsets(dict.fromkeys(partitions, until_ms)) if until_ms is not None else {}
@@ -82,7 +84,7 @@ def plan_topic(
         for (_, partition), address in until.items()
         if address >= 0
     }
-    return plan_load(
+    plan = plan_load(
         topic,
         state.ends,
         {partition: address for (_, partition), address in earliest.items()},
@@ -90,6 +92,11 @@ def plan_topic(
         until=ends,
         accept_gap=accept_gap,
     )
+    for each in plan.ranges:
+        # Where the log itself begins now, it may begin within a batch.
+        if each.from_address > earliest[topic, each.partition]:
+            _check_begins_batch(warehouse, topic, each, leaders[topic, each.partition])
+    return plan
 
 
 def load_topic(
@@ -334,3 +341,20 @@ def _batch_address(warehouse: WarehouseOptions, topic: str, partition: int, addr
     for batch in read_batches(Range(topic, partition, address, address + 1), options):
         return batch.header.address
     return address
+
+
+def _check_begins_batch(
+    warehouse: WarehouseOptions, topic: str, planned: PlannedRange, leader: Address
+) -> None:
+    """Raises `LogWentBackError` if the last load ended within a batch of the log: it read another log."""
+    start = planned.from_address
+    options = SourceOptions(bootstrap=warehouse.servers, fetch_size_bytes=1, on_corrupt="keep")
+    for batch in read_batches(Range(topic, planned.partition, start, planned.to_address), options, leader):
+        # The offsets of records are the last ones of their batch's addresses.
+        if batch.header.address < start and batch.header.base_offset != start and not batch.problem:
+            raise LogWentBackError(
+                f"{topic}: partition {planned.partition} is loaded up to address {start}, where no batch "
+                "begins: the topic was recreated, or this is another cluster. Nothing is loaded; give the "
+                "new topic another name or root"
+            )
+        return

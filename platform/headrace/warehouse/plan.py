@@ -35,7 +35,7 @@ class LoadGapError(PlanError):
 
 
 class LogWentBackError(PlanError):
-    """The brokers' log ends before what is already loaded."""
+    """The brokers' log is not the one that is already loaded: it ends before, or its batches are others."""
 
 
 @dataclass(frozen=True)
