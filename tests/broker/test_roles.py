@@ -146,6 +146,24 @@ def test_a_replica_that_others_took_out_of_the_in_sync_set_is_not_waited_for(rol
     assert waiter.codes == [ErrorCode.NONE] and led.visible_address == len(BATCH)
 
 
+def test_a_leader_that_stood_still_does_not_hold_that_against_its_followers(roles: Roles) -> None:
+    state, registry, now_ms = roles.bench.state, roles.bench.registry, 0
+    state.monotonic_ms = lambda: now_ms
+    in_sync = InSyncChanges(state, cast(Any, registry), cast(Any, roles.bench.workers), 4_000)
+    roles.become(ME, 3)
+    state.view = state.view.with_brokers(roles.bench.brokers(1, 2))
+    for stands_ms in (0, 1_000, 60_000, 1_000, 1_000):  # SIGSTOP, for example
+        now_ms += stands_ms
+        in_sync.check()
+        roles.bench.workers.run()
+        assert not registry.changes
+    for _ in range(3):  # and now the follower is silent while the leader runs
+        now_ms += 1_000
+        in_sync.check()
+        roles.bench.workers.run()
+    assert [change.new.isr for change in registry.changes] == [(ME,)]
+
+
 def test_a_broker_that_was_started_again_leads_only_in_a_later_epoch(roles: Roles) -> None:
     roles.bench.manager.begin({"t": topic(ME, 3)})
     roles.become(ME, 3)

@@ -174,6 +174,14 @@ class InSyncReplicas:
 
     # --- changes of the set ---
 
+    def stood_still(self, stood_ms: float, now_ms: float) -> None:
+        """Notes that this leader did nothing for so long, and so heard of no follower: that time does not
+        count.
+        """
+        for follower in self._followers.values():
+            follower.caught_up_ms = min(now_ms, follower.caught_up_ms + stood_ms)
+            follower.asked_ms = min(now_ms, follower.asked_ms + stood_ms)
+
     def wanted(self, now_ms: float, lag_max_ms: float, live: Collection[int]) -> tuple[int, ...] | None:
         """Returns the in-sync set to propose; None to leave it as it is, or while a proposal is open.
 

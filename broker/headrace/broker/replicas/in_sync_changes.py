@@ -48,6 +48,7 @@ class InSyncChanges:
         self._lag_max_ms = lag_max_ms
         self._queue: dict[Partition, _Change] = {}
         self._is_writing = False
+        self._looked_ms: float = state.monotonic_ms()
         state.follower_asked = self._follower_asked
         state.in_sync_seen = self._seen
 
@@ -58,6 +59,7 @@ class InSyncChanges:
 
     def check(self) -> None:
         """Looks for followers that lag, or are dead."""
+        self._notice_standstill()
         for session in list(self._state.follower_sessions.values()):
             session.refresh()
         for partition in self._state.partitions:
@@ -68,6 +70,7 @@ class InSyncChanges:
     def _follower_asked(self, partition: Partition, replica: int) -> None:
         replicas = partition.replicas
         if replicas is not None and replica not in replicas.stored and replicas.proposed is None:
+            self._notice_standstill()
             self._consider(partition)
             self._write()
 
@@ -75,8 +78,21 @@ class InSyncChanges:
         """Others have changed the set, such as a broker that stops. Until ZooKeeper was read again the high
         watermark waits for a replica that is gone.
         """
+        self._notice_standstill()
         self._consider(partition)
         self._write()
+
+    def _notice_standstill(self) -> None:
+        """A process that was stopped, or waited long for its disk, would else take all its followers out, and
+        be alone with what was acknowledged.
+        """
+        now_ms = self._state.monotonic_ms()
+        stood_ms = now_ms - self._looked_ms - self.check_ms
+        self._looked_ms = now_ms
+        if stood_ms > self.check_ms:
+            for partition in self._state.partitions:
+                if partition.replicas is not None:
+                    partition.replicas.stood_still(stood_ms, now_ms)
 
     def _consider(self, partition: Partition) -> None:
         replicas = partition.replicas
