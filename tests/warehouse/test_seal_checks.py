@@ -245,6 +245,34 @@ def test_files_of_others_beside_seals_and_manifests_are_passed_over() -> None:
     assert problems(hdfs) == []
 
 
+def test_a_load_that_commits_while_an_hour_is_sealed_is_no_problem_of_its_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its file is in the commit log, and not yet in its folder."""
+    hdfs = MemoryHdfs()
+    load(hdfs)
+    state, others = CommitLog.state, iter([True])
+
+    def while_a_load_commits(self: CommitLog) -> TableState:
+        if next(others, False):
+            with monkeypatch.context() as patch:
+                patch.setattr(CommitLog, "_move", lambda *_: _die("rename"))
+                with pytest.raises(Died):
+                    load(hdfs, 5)
+        return state(self)
+
+    waited = []
+
+    def wait(log: CommitLog) -> None:
+        waited.append(log)
+        log.complete_all(None)  # as the load does meanwhile
+
+    monkeypatch.setattr(CommitLog, "state", while_a_load_commits)
+    monkeypatch.setattr(seal_module, "wait_until_complete", wait)
+    assert seal_in(CommitLog(hdfs, PATHS), {HOUR: {}})[HOUR].rows == 84
+    assert len(waited) == 2
+
+
 def test_of_two_runs_that_seal_an_hour_in_the_same_millisecond_each_knows_what_is_stored() -> None:
     hdfs = MemoryHdfs()
     load(hdfs)

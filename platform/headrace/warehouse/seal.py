@@ -17,6 +17,7 @@ from headrace.audit.topic.declarations import FROM_LOG, FROM_PRODUCERS
 from headrace.process.clock import now_ms
 from headrace.warehouse.checked import check
 from headrace.warehouse.commitlog import CommitLog
+from headrace.warehouse.completing import wait_until_complete
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.errors import HdfsError
 from headrace.warehouse.layout import HOUR_MS, TopicPaths, hour_name, parse_hour
@@ -169,11 +170,13 @@ def _try_seal(
     writes first.
     """
     topic = log.paths.topic
+    wait_until_complete(log)
     if incomplete := log.to_complete():
         raise NotSealedError(
             f"{topic}: change {incomplete[0].sequence} is committed but not complete; "
             "run a load, which completes it",
-            sealed=sealed,
+            problems,
+            sealed,
         )
     state = log.state()
     latest = seals(log.hdfs, log.paths, only=proofs.keys(), problems=problems)
@@ -183,9 +186,9 @@ def _try_seal(
             if problem := _problem_of_files(log, state, hour_ms) or problem_of_rows(
                 log, state, hour_ms, proofs[hour_ms]
             ):
-                if log.state().sequence == state.sequence:
+                if log.state().sequence == state.sequence and not log.to_complete():
                     problems[hour_ms] = problem
-                continue  # else another run has changed the table meanwhile
+                continue  # else another run has changed the table meanwhile, or does just now
             seal = _seal(state, topic, hour_ms, seal, proofs[hour_ms], clock_ms())
             if not _put(log.hdfs, log.paths, seal):
                 continue
