@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import sys
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +20,8 @@ from headrace.client import Admin, Producer
 from headrace.wire.batch import BatchHeader, hop
 
 Accept = Callable[[MirrorProcess, str], str]
+HANG_S = 20.0
+"""Below the time after which a registry's client gives up."""
 NO_SCRUB = {"log.scrub.bytes.per.second": "0"}
 
 
@@ -173,3 +177,23 @@ def test_a_partition_without_leader_keeps_no_other_of_its_topic_waiting(
     restored.replace(segment)
     wait_for(lambda: state_of(mirror, "holed", 0) == "caught_up", mirror.status)
     assert log_of(analysis, f"holed-{mirror.partitions()['holed', 0]['target_partition']}") == whole
+
+
+def test_a_registry_that_hangs_keeps_no_copy_waiting_for_a_gaps_report(
+    broker_cluster: StartCluster, start_mirror: StartMirror
+) -> None:
+    east, analysis = broker_cluster(datacenter="east", config=NO_SCRUB), broker_cluster(datacenter="analysis")
+    with Admin(east.bootstrap) as admin, socket.create_server(("127.0.0.1", 0)) as hanging:
+        admin.create_topic("gap", 1)
+        send_batches(east, "gap", 5, partitions=[0])
+        set_aside(east, "gap-0", [2])
+        hung = f"http://127.0.0.1:{hanging.getsockname()[1]}"
+        mirror = start_mirror(east, analysis, "--registry", hung)
+        hanging.settimeout(60)
+        with hanging.accept()[0]:  # the report of the gap has begun
+            assert mirror.partitions()["gap", 0]["state"] == "halted"
+            admin.create_topic("new", 1)
+            begun_s = time.monotonic()
+            wait_for(lambda: ("new", 0) in mirror.partitions(), mirror.output)
+            assert time.monotonic() - begun_s < HANG_S, "it waited for the registry"
+        assert mirror.terminate() == 0

@@ -41,6 +41,8 @@ DISCOVER_S: Final = 2.0
 STEP_S: Final = 0.2
 TOPICS_MAX: Final = 10_000
 UNREPORTED_GAPS_MAX: Final = 10_000
+REPORT_RETRY_S: Final = 5.0
+REPORTING_END_MAX_S: Final = 1.0
 ZOOKEEPER_TIMEOUT_S: Final = 10.0
 ZOOKEEPER_CONNECT_S: Final = 3.0  # per attempt; a SIGTERM waits for it
 
@@ -68,9 +70,9 @@ class MirrorService:
         self._copies: dict[tuple[str, int], PartitionCopy] = {}
         self._topic_problems: dict[str, str] = {}
         self._problem = "not started"
+        self._gaps_lock = threading.Lock()
         self._unreported_gaps: dict[GapRecord, None] = {}
         self._reported_gaps: set[GapRecord] = set()
-        self._publisher: AuditPublisher | None = None
         self._stopping = threading.Event()
         self._pipeline = Pipeline(
             settings.source_bootstrap, settings.target_bootstrap, client_id=self._client_id
@@ -92,23 +94,26 @@ class MirrorService:
             return
         source = MirrorSide(self.settings.source_bootstrap, client_id=self._client_id)
         target = MirrorSide(self.settings.target_bootstrap, client_id=self._client_id)
+        # A registry or an audit topic that does not answer keeps no copy waiting.
+        reporting = threading.Thread(target=self._report_always, name="mirror-gaps", daemon=True)
         try:
             topics = TargetTopics(self.settings.source_datacenter, target.admin, MirrorMap(session))
             self._pipeline.start()
+            reporting.start()
             discover_at_s = 0.0
             while not self._stopping.is_set():
                 if time.monotonic() >= discover_at_s:
                     self._discover(source, target, topics)
                     discover_at_s = time.monotonic() + DISCOVER_S
                 self._locate(source, target, topics)
-                self._report_gaps()
                 if not self._pipeline.is_alive:
                     raise RuntimeError(f"a copying loop failed: {self._pipeline.failure!r}")
                 self._stopping.wait(STEP_S)
         finally:
+            self._stopping.set()
             self._pipeline.close()
-            if self._publisher is not None:
-                self._publisher.close()
+            if reporting.ident is not None:
+                reporting.join(REPORTING_END_MAX_S)
             session.close()
             source.close()
             target.close()
@@ -233,11 +238,11 @@ class MirrorService:
 
     def _note_gap(self, copy: PartitionCopy, problem: str, gap: tuple[int, int]) -> str:
         """Notes a gap to report; returns the problem with the command that accepts the gap."""
-        if len(self._unreported_gaps) < UNREPORTED_GAPS_MAX:
-            source = self.settings.source_datacenter
-            place = (ANALYSIS_TIER, source, copy.topic, copy.partition)
-            record = GapRecord(*place, *gap, problem, topic_id=named_id(copy.topic_id))
-            if record not in self._reported_gaps:
+        source = self.settings.source_datacenter
+        place = (ANALYSIS_TIER, source, copy.topic, copy.partition)
+        record = GapRecord(*place, *gap, problem, topic_id=named_id(copy.topic_id))
+        with self._gaps_lock:
+            if record not in self._reported_gaps and len(self._unreported_gaps) < UNREPORTED_GAPS_MAX:
                 self._unreported_gaps[record] = None
         return (
             f"{problem}. A copy cannot contain a gap: once the copy's data is loaded into HDFS, run "
@@ -246,27 +251,40 @@ class MirrorService:
             f"what it holds and restarts at {gap[1]}"
         )
 
-    def _report_gaps(self) -> None:
+    def _report_always(self) -> None:
         """Reports gaps to the audit, so that it does not wait for records that can never be mirrored."""
-        if not self._unreported_gaps or self.settings.registry_url is None:
-            return
-        try:
-            if self._publisher is None:
-                self._publisher = AuditPublisher(
-                    bootstrap=self.settings.target_bootstrap,
-                    registry_url=self.settings.registry_url,
-                    datacenter=self.settings.target_datacenter,
-                    service=self._client_id,
-                    topic=ANALYSIS_AUDIT_TOPIC,
-                )
-            for gap in self._unreported_gaps:
-                self._publisher.publish(gap)
-            self._publisher.flush()
-        except AuditPublishError as error:
-            logger.warning("cannot report a gap yet: %s", error)
-            return
-        self._reported_gaps |= self._unreported_gaps.keys()
-        self._unreported_gaps.clear()
+        url = self.settings.registry_url
+        publisher: AuditPublisher | None = None
+        while url is not None and not self._stopping.wait(STEP_S):
+            with self._gaps_lock:
+                gaps = list(self._unreported_gaps)
+            if not gaps:
+                continue
+            try:
+                publisher = publisher or self._open_publisher(url)
+                for gap in gaps:
+                    publisher.publish(gap)
+                publisher.flush()
+            except Exception as error:
+                log = logger.warning if isinstance(error, AuditPublishError) else logger.exception
+                log("cannot report a gap yet: %s", error)
+                self._stopping.wait(REPORT_RETRY_S)
+                continue
+            with self._gaps_lock:
+                self._reported_gaps.update(gaps)
+                for gap in gaps:
+                    del self._unreported_gaps[gap]
+        if publisher is not None:
+            publisher.close()
+
+    def _open_publisher(self, registry_url: str) -> AuditPublisher:
+        return AuditPublisher(
+            bootstrap=self.settings.target_bootstrap,
+            registry_url=registry_url,
+            datacenter=self.settings.target_datacenter,
+            service=self._client_id,
+            topic=ANALYSIS_AUDIT_TOPIC,
+        )
 
 
 def _located(
