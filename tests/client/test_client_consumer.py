@@ -279,23 +279,19 @@ def test_reassigning_keeps_the_positions_of_partitions_that_stay(
         reader.position("t", 0)
 
 
-def test_paused_partitions_give_nothing(fake_cluster: StartCluster, consumer: MakeConsumer) -> None:
+def test_paused_partitions_give_nothing_but_their_position(
+    fake_cluster: StartCluster, consumer: MakeConsumer
+) -> None:
     cluster = fake_cluster(partitions=2)
     fill(cluster)
     fill(cluster, partition=1)
     reader = consumer(cluster, [0, 1])
     reader.pause("t", 0)
+    assert reader.position("t", 0, timeout_s=5.0) == 0
     assert {record.partition for record in read(reader, 20)} == {1}
     assert reader.poll(0.1) == []
     reader.resume("t", 0)
     assert {record.partition for record in read(reader, 20)} == {0}
-
-
-def test_a_paused_partition_has_a_position(cluster: FakeCluster, consumer: MakeConsumer) -> None:
-    fill(cluster)
-    reader = consumer(cluster)
-    reader.pause("t", 0)
-    assert reader.position("t", 0, timeout_s=5.0) == 0
 
 
 def test_what_cannot_be_a_topic_is_not_assigned(cluster: FakeCluster, consumer: MakeConsumer) -> None:
