@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Final, cast
 from uuid import UUID, uuid4
 
 import pytest
@@ -31,7 +31,13 @@ from headrace.audit.report.view import print_report
 from headrace.audit.store.store import AuditStore
 from headrace.audit.times import HOUR_MS
 from headrace.audit.topic.declarations import FROM_LOG, FROM_PRODUCERS, TopicDeclaration
-from headrace.audit.topic.records import HandoverTally, HeartbeatRecord, ProducerReport, ReceivedRecord
+from headrace.audit.topic.records import (
+    DATACENTER_TIER,
+    HandoverTally,
+    HeartbeatRecord,
+    ProducerReport,
+    ReceivedRecord,
+)
 from headrace.audit.topic.validity import ImpossibleRecordError, check
 from headrace.client import Admin
 from headrace.client.cluster import TopicInfo
@@ -81,6 +87,42 @@ def judged(records: list[ReceivedRecord], now_ms: int = NOW_MS) -> tuple[Report,
 def only(records: list[ReceivedRecord], now_ms: int = NOW_MS) -> Verdict:
     (verdict,) = judged(records, now_ms)[0].verdicts
     return verdict
+
+
+LATER: Final = Batch(0, 99, 0, 5, 5, HOUR_A + HOUR_MS)
+
+
+@pytest.mark.parametrize(
+    ("batches", "uncounted", "now_ms", "status"),
+    [
+        ((IN_HOUR_A,), 0, NOW_MS, Status.COMPLETE),
+        ((IN_HOUR_A,), 100, HOUR_A + HOUR_MS, Status.PENDING),
+        ((IN_HOUR_A,), 100, NOW_MS, Status.UNKNOWN),
+        ((IN_HOUR_A, LATER), 100, NOW_MS, Status.COMPLETE),
+    ],
+    ids=["all counted", "the hour has just ended", "nobody knows", "the next hour is being counted"],
+)
+def test_of_what_is_not_counted_yet_nobody_knows_whether_it_is_of_the_hour(
+    batches: tuple[Batch, ...], uncounted: int, now_ms: int, status: Status
+) -> None:
+    """The auditor lags: no producer claims what lies behind the address to which it has counted."""
+
+    def lagging(each: ReceivedRecord) -> ReceivedRecord:
+        beat = each.record
+        if not isinstance(beat, HeartbeatRecord) or beat.tier != DATACENTER_TIER:
+            return each
+        positions = tuple(at._replace(end_address=at.end_address + uncounted) for at in beat.positions)
+        return each._replace(record=replace(beat, positions=positions))
+
+    told = [*map(lagging, unreported(*batches)), declared(Change(ANY))]
+    store = AuditStore("sqlite://")
+    store.fold(told)
+    policy = Policy(hops=(PRODUCER_HOP,))
+    verdict = report(store, TOPIC, policy=policy, now_ms=now_ms).verdicts[0]
+    store.close()
+    assert (verdict.hour_ms, verdict.status) == (HOUR_A, status)
+    if status is not Status.COMPLETE:
+        assert "has counted partition 0 up to address" in verdict.findings[0].text
 
 
 # --- counted from the log on ---

@@ -161,7 +161,8 @@ class TierEvidence:
     """How far one tier has looked at one source partition.
 
     `cover` is sorted and disjoint. The warehouse has no heartbeat, and no corrupt batches of its own.
-    `first_counted_ms`: when the counted range with the lowest address was counted.
+    `first_counted_ms`: when the counted range with the lowest address was counted. `frontier_ms`: the event
+    time to which counting has come, where it lags.
     """
 
     cover: tuple[Interval, ...] = ()
@@ -170,6 +171,7 @@ class TierEvidence:
     corrupt: tuple[CorruptRange, ...] = ()
     recounts: tuple[Recount, ...] = ()
     first_counted_ms: int | None = None
+    frontier_ms: int | None = None
 
     def known(self) -> list[Interval]:
         """Returns what is counted, or set aside as corrupt."""

@@ -58,11 +58,12 @@ class TierFacts:
     gaps: list[ReportedGap] = field(default_factory=list)
     corrupt: list[CorruptRange] = field(default_factory=list)
     recounts: list[Recount] = field(default_factory=list)
+    frontier_ms: int | None = None
 
     def evidence(self) -> TierEvidence:
         parts = (tuple(self.gaps), tuple(self.corrupt), tuple(self.recounts))
         first_ms = None if self.first is None else self.first[1]
-        return TierEvidence(tuple(union(self.ranges)), self.heartbeat, *parts, first_ms)
+        return TierEvidence(tuple(union(self.ranges)), self.heartbeat, *parts, first_ms, self.frontier_ms)
 
 
 @dataclass(slots=True)

@@ -30,6 +30,7 @@ from headrace.audit.evidence import (
 )
 from headrace.audit.gathering.corrupt import as_counted_now, corrupt_rows, hours_of
 from headrace.audit.gathering.facts import HourFacts, LogFacts, PartitionFacts
+from headrace.audit.gathering.frontiers import frontiers
 from headrace.audit.gathering.loads import loaded_contents
 from headrace.audit.gathering.publishers import (
     Numbers,
@@ -327,6 +328,9 @@ class _Gatherer:
             facts = self._facts_of(row).of_auditor(row.tier)
             if facts.heartbeat is None or facts.heartbeat.at_ms < heartbeat.at_ms:
                 facts.heartbeat = heartbeat
+
+        for datacenter, partition, topic_id, time_ms in frontiers(self._connection, self._topic):
+            self._partitions[self._source(datacenter, partition, topic_id)].datacenter.frontier_ms = time_ms
 
     def _add_gaps(self) -> None:
         for row in self._rows_of_topic(tables.gaps):

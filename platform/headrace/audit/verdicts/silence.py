@@ -36,6 +36,7 @@ def judge_silence(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[F
         yield from _missing_tallies(partition, place.datacenter, evidence, policy, now_ms)
     if not evidence.is_deleted:
         yield from _silent_auditor(evidence, policy, now_ms)
+        yield from _lagging_auditor(evidence, policy, now_ms)
 
 
 def _silent_publishers(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
@@ -134,3 +135,28 @@ def _silent_auditor(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator
         f"not known what {evidence.topic}, {phrases.hour(evidence.hour_ms)}, holds; is it running, and is "
         "_audit mirrored?",
     )
+
+
+def _lagging_auditor(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
+    """Yields logs of which not all is counted, unless counting has come to later hours.
+
+    Only of a topic that is counted from the log on: of others the producers' reports say what is to come.
+    """
+    if not evidence.is_counted_from_log:
+        return
+    for partition, place in sorted(evidence.partitions.items()):
+        beat, come_to_ms = place.datacenter.heartbeat, place.datacenter.frontier_ms
+        if beat is None or beat.counted_to_address >= beat.end_address:
+            continue
+        if come_to_ms is not None and come_to_ms >= evidence.end_ms:
+            continue
+        yield Finding(
+            Status.PENDING if now_ms < evidence.end_ms + policy.delay_ms else Status.UNKNOWN,
+            PRODUCER_HOP,
+            f"{evidence.datacenter}'s auditor has counted partition {partition} up to address "
+            f"{beat.counted_to_address} of {beat.end_address}: what lies behind may be of {evidence.topic}, "
+            f"{phrases.hour(evidence.hour_ms)}",
+            partition=partition,
+            after_address=beat.counted_to_address,
+            before_address=beat.end_address,
+        )
