@@ -54,6 +54,30 @@ def test_files_hold_every_row_and_a_task_holds_a_bounded_size(monkeypatch: pytes
     assert found == {hour: [n for n in range(5_000) if n % 50 % 7 == hour] for hour in range(7)}
 
 
+def test_events_of_all_hours_open_no_more_files_than_a_task_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hourly, "HOURS_OPEN_MAX", 20)
+    stored: list[tuple[int, int, Any]] = []
+    most = 0
+
+    def store(*file: Any) -> None:
+        nonlocal most
+        most = max(most, len(files._open) + 1)
+        stored.append(file)
+
+    files = HourlyFiles(SCHEMA, "{}", store)
+    for start in range(0, 1_000, 100):
+        # Every second event is of the hour 7, as those of all other clients.
+        hours = np.array([7 if n % 2 else 1_000 + n for n in range(start, start + 100)], np.int32)
+        files.append(rows_of(list(range(start, start + 100))), hours)
+    assert files.close() == len(stored)
+    assert most == 21
+    assert [hour for hour, _, _ in stored].count(7) == 1
+    rows = [
+        row for *_, data in stored for row in pq.read_table(pa.BufferReader(data)).column("n").to_pylist()
+    ]
+    assert sorted(rows) == list(range(1_000))
+
+
 def test_a_file_has_the_format_of_sparks_writer() -> None:
     stored: list[Any] = []
     files = HourlyFiles(SCHEMA, '{"type":"struct"}', lambda _hour, _number, data: stored.append(data))

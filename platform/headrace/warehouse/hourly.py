@@ -18,6 +18,10 @@ FILE_SIZE_MAX_BYTES: Final = 128 << 20
 """A larger file of an hour is ended, and another one begun."""
 HELD_SIZE_MAX_BYTES: Final = 256 << 20
 """What all hours of a task may hold together; above it, the largest file is ended."""
+HOURS_OPEN_MAX: Final = 2_000
+"""Files that are open at once, each of which takes 15 kB beside its rows; above it, the smaller half of them
+is ended. A client may write events of a million hours.
+"""
 COMPRESSION: Final = "zstd"
 COMPRESSION_LEVEL: Final = 3
 """The level of Spark's own Parquet writer."""
@@ -47,6 +51,10 @@ class HourlyFiles:
             file.append(part)
             if file.written_bytes >= FILE_SIZE_MAX_BYTES:
                 self._end(hour)
+            if len(self._open) > HOURS_OPEN_MAX:
+                by_size = sorted(self._open, key=lambda hour: self._open[hour].held_bytes)
+                for small in by_size[: len(by_size) // 2]:
+                    self._end(small)
         while sum(file.held_bytes for file in self._open.values()) > HELD_SIZE_MAX_BYTES:
             self._end(max(self._open, key=lambda hour: self._open[hour].held_bytes))
 
