@@ -42,6 +42,15 @@ def exists(planned: Values, topic: Values) -> Problem:
     )
 
 
+def made_again(prior: Values, topic_id: str) -> Problem:
+    return Problem(
+        f"Topic {prior['name']} was made again by someone else, and is left alone",
+        f"The topic that Terraform had made has the id {prior['topic_id']} and is gone; the one of this name "
+        f"has the id {topic_id}. Delete it by `headrace topics delete`, or import it.",
+        is_warning=True,
+    )
+
+
 def problems_of(values: Values) -> list[Problem]:
     """Returns the problems of the values that are known."""
     problems = []

@@ -29,6 +29,7 @@ from headrace.provider.topic_problems import (
     NAME,
     exists,
     fewer_partitions,
+    made_again,
     problems_of,
     producers_problems,
 )
@@ -241,12 +242,18 @@ class TopicResource(Resource):
             admin.alter_configs(name, settings)
 
     def delete(self, call: ResourceCall, prior: Values) -> None:
-        from headrace.client.errors import BrokerError
+        from headrace.client.errors import BrokerError, UnknownTopicError
 
         self.plan_deletion(call, prior)
         with admin_client(prior["bootstrap_servers"], timeout_s=APPLY_TIMEOUT_S) as admin:
             try:
+                topic_id = str(admin.topic(prior["name"]).topic_id)
+                if prior["topic_id"] not in (None, topic_id):
+                    call.problems.append(made_again(prior, topic_id))
+                    return
                 admin.delete_topic(prior["name"])
+            except UnknownTopicError:
+                return
             except BrokerError as error:
                 if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise ResourceError(refused(error)) from error
