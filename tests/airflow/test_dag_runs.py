@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.configuration import conf
 from airflow.dag_processing.dagbag import DagBag
 from airflow.models.asset import AssetEvent
 from airflow.sdk import DAG
@@ -20,6 +21,7 @@ from sqlalchemy import select
 from fix_audit_world import HOUR_A, TOPIC, Batch, PartitionBytes, everything_reported
 from fix_hdfs import HdfsProcess
 from fix_parquet import parquet_of
+from headrace.airflow import sealing
 from headrace.audit.store import tables
 from headrace.audit.store.store import AuditStore
 from headrace.warehouse.commitlog import CommitLog
@@ -215,6 +217,16 @@ def test_an_hour_with_a_problem_keeps_no_other_hour_from_its_seal_and_its_event(
     assert set(events_of(run, TOPIC)) == {"2015-05-17T11:00:00", "2015-05-17T13:00:00"}
     output = capsys.readouterr().out + caplog.text
     assert f"1 hour is not sealed: 2015-05-17T12:00:00 is complete: {TOPIC}, 2015-05-17T12: {stray}" in output
+
+
+def test_events_of_all_times_do_not_keep_the_last_days_from_being_sealed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hours = [HOUR_A - number * 24 * HOUR_MS for number in range(3_000)]
+    monkeypatch.setattr(sealing, "due_hours", lambda *_, **__: sorted(hours))
+    days = sealing.days_due(topic=TOPIC, root=ROOT, grace_s=0)
+    assert len(days) == sealing.DAYS_MAX <= conf.getint("core", "max_map_length")
+    assert days[-1] == [HOUR_NAMES[HOUR_A]]
 
 
 def test_an_hour_is_not_sealed_before_its_grace_has_passed(world: World, dags: dict[str, DAG]) -> None:

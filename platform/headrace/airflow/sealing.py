@@ -6,6 +6,7 @@ audit whether an hour may be sealed.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final
@@ -23,12 +24,20 @@ from headrace.audit.topic.declarations import FROM_LOG, FROM_LOG_TEXT
 from headrace.process.clock import now_ms
 from headrace.warehouse.seal import NotSealedError, Seal, due_hours, seal_hours
 
+log = logging.getLogger(__name__)
+
+DAYS_MAX: Final = 500
+"""Of one run, the last ones; later runs take the others. Airflow makes no more than 1,024 tasks of a list, so
+one client with events of all times would keep a topic from being sealed.
+"""
 DUE_TASK: Final = "hours_due"
 SEAL_TASK: Final = "seal"
 
 
 def days_due(*, topic: str, root: str, grace_s: float, since: str = "", until: str = "") -> list[list[str]]:
-    """Returns the hours to seal, by day: hours in the window that are closed and changed since their seal."""
+    """Returns the hours to seal, by day: hours in the window that are closed and changed since their seal, of
+    the last `DAYS_MAX` days.
+    """
     start, end = window(since, until)
     due = [
         datetime.fromtimestamp(hour_ms / 1000, UTC)
@@ -42,7 +51,10 @@ def days_due(*, topic: str, root: str, grace_s: float, since: str = "", until: s
         if is_named(hour_ms)  # others belong to no day, and are never sealed
     ]
     selected = [hour for hour in due if (start is None or hour >= start) and (end is None or hour < end)]
-    return [[hour_key(hour) for hour in day] for day in by_day(selected)]
+    days = by_day(selected)
+    if len(days) > DAYS_MAX:
+        log.warning("%s: %s days are due; this run takes the last %s of them", topic, len(days), DAYS_MAX)
+    return [[hour_key(hour) for hour in day] for day in days[-DAYS_MAX:]]
 
 
 class SealHourOperator(BaseOperator):
@@ -97,8 +109,10 @@ class SealHourOperator(BaseOperator):
                 root=self.root,
             )
         except NotSealedError as error:
-            if not error.sealed:
-                raise
+            is_final = context["ti"].try_number > context["ti"].max_tries
+            is_judged = sufficient.keys() == error.sealed.keys() | error.problems.keys()
+            if not error.sealed or not (is_judged or is_final):
+                raise  # a retry may find the table at rest, and finds these seals again
             # These are due no more: their events are of this run or of none.
             made, problems = error.sealed, error.problems
         seals: dict[str, dict[str, Any]] = {}
