@@ -219,6 +219,30 @@ def test_an_auditor_that_ended_before_its_heartbeat_takes_its_last_tallies_back(
     assert standings.begin(PARTITION, 0, "another topic of that name")[1] == []
 
 
+def test_an_auditor_that_ended_while_it_counted_again_goes_back_below_that() -> None:
+    """The log had lacked the newest mark, and holds it again: tallies of what lies on both sides of it would
+    be taken back as a whole, and counted again from there alone (simulated world 84146).
+    """
+    log = LogReader([(0, batch_of(number)) for number in range(6)])
+    heartbeats = [beat_of(log.mark(number, "id"), 1_000 + number) for number in (2, 4)]
+    tallies = [CountedTally(1_100, KEY, log.cuts[upto], "", log.cuts[upto - 3]) for upto in (5, 6)]
+    standings = Standings(log)  # type: ignore[arg-type]
+    standings.marks = marks_of(heartbeats, tallies)
+    mark, [record] = standings.begin(PARTITION, 0, "id")
+    assert mark == log.mark(2, "id")
+    assert (record.from_address, record.counted_to_address) == (log.cuts[2], log.cuts[6])
+    early = CountedTally(1_100, KEY, log.cuts[3], "", log.cuts[1])
+    standings.marks = marks_of(heartbeats, [early])
+    mark, [record] = standings.begin(PARTITION, 0, "id")
+    assert mark.counted_to == 0 and record.counted_to_address == log.cuts[4]
+
+
+def beat_of(mark: Mark, said_ms: int) -> HeartbeatRecord:
+    assert mark.last is not None
+    at = PartitionPosition(DC, TOPIC, 0, 0, mark.counted_to, mark.counted_to, mark.topic_id, *mark.last)
+    return HeartbeatRecord(DATACENTER_TIER, said_ms, 0, 1, (at,))
+
+
 def test_a_log_whose_end_nobody_tells_now_keeps_what_no_heartbeat_vouches_for() -> None:
     """Found by a simulated world: the next attempt took nothing back, and what was lost was not named."""
     log = LogReader([(0, batch_of(0))])

@@ -214,7 +214,9 @@ class SimAuditor:
             self._count(key, partition, log)
         records, self._unpublished = self._unpublished, []
         self._tallies += (
-            CountedTally(now_ms, (each.topic, each.log_partition), each.to_address, each.topic_id)
+            CountedTally(
+                now_ms, (each.topic, each.log_partition), each.to_address, each.topic_id, each.from_address
+            )
             for each in records
             if isinstance(each, RangeTally)
         )

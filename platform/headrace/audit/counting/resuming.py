@@ -76,7 +76,9 @@ def _keep(received: ReceivedRecord, heartbeats: list[HeartbeatRecord], tallies: 
         heartbeats.append(record)
     elif isinstance(record, RangeTally):
         key = (record.topic, record.log_partition)
-        tallies.append(CountedTally(received.time_ms, key, record.to_address, record.topic_id))
+        tallies.append(
+            CountedTally(received.time_ms, key, record.to_address, record.topic_id, record.from_address)
+        )
 
 
 def log_starts(admin: Admin, topics: Iterable[str]) -> dict[str, dict[int, int]]:

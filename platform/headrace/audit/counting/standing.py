@@ -51,13 +51,14 @@ class Mark(NamedTuple):
 class CountedTally(NamedTuple):
     """A tally in the audit topic: when it was said, of which partition, and up to which address it counts.
 
-    `source_topic_id`: as in `Mark`.
+    `source_topic_id`: as in `Mark`. `from_address`: where it begins; None: not below the newest mark.
     """
 
     said_ms: int
     key: Key
     to_address: int
     source_topic_id: str = ""
+    from_address: int | None = None
 
 
 class Standing(NamedTuple):
@@ -86,6 +87,10 @@ class Marks:
         """Up to which address tallies were published since the newest heartbeat, which no mark vouches for;
         and the id of the topic in which the events were published.
         """
+        self.published_from: dict[Key, int] = {}
+        """Where the first of those tallies begins: below the newest mark, if the log lacked that one when
+        they were counted.
+        """
 
     def __bool__(self) -> bool:
         return bool(self._marks)
@@ -111,6 +116,7 @@ class Marks:
     def forget(self, key: Key) -> None:
         self._marks.pop(key, None)
         self.published_to.pop(key, None)
+        self.published_from.pop(key, None)
 
 
 class Standings:
@@ -137,23 +143,30 @@ class Standings:
         """Returns where counting begins or goes on. Raises `ClientError`."""
         key = _key(partition)
         known = self.marks.of(key)
-        standing = find_standing(self._reader, key, known, start_address, topic_id)
         counted_to = known[-1].counted_to if known else 0
         published_to, source_id = self.marks.published_to.get(key, (0, ""))
+        published_from = self.marks.published_from.get(key, counted_to)
+        if not _same(source_id, partition.source.topic_id):
+            published_from = counted_to
+        # A tally that lies on both sides of where counting goes on would be taken back as a whole.
+        usable = [mark for mark in known if mark.counted_to <= published_from]
+        standing = find_standing(self._reader, key, usable, start_address, topic_id)
         is_same_topic = not known or _same(known[-1].topic_id, topic_id)
         if not is_same_topic:
             if _is_other_copy(partition, known[-1]):
                 standing = standing._replace(problem=COPY_MADE_AGAIN)
             self.marks.forget(key)
         is_same_source = is_same_topic and _same(source_id, partition.source.topic_id)
-        if is_same_source and published_to > max(counted_to, standing.mark.counted_to):
+        is_ahead = published_to > max(counted_to, standing.mark.counted_to)
+        if is_same_source and (is_ahead or published_from < counted_to):
             end = self._reader.end(*key)
             is_gone = end is not None and end < published_to
             problem = f"the log ends at {end}" if is_gone else AUDITOR_ENDED
             standing = standing._replace(problem=standing.problem or problem)
-            counted_to = published_to
+            counted_to = max(counted_to, published_to)
         # Not before: as long as a broker cannot answer, this is what is known of those tallies.
         self.marks.published_to.pop(key, None)
+        self.marks.published_from.pop(key, None)
         return standing.mark, self._taken_back(partition, standing, counted_to)
 
     def check(self, counter: PartitionCounter, start_address: int, topic_id: str) -> list[RecountRecord]:
@@ -214,11 +227,14 @@ def marks_of(heartbeats: Iterable[HeartbeatRecord], tallies: Iterable[CountedTal
             for key, mark in _marks_in(parts.values()):
                 marks.go_back(key, mark.counted_to)
                 marks.note(key, mark)
-    for said_ms, key, to_address, source_id in tallies:
+    for said_ms, key, to_address, source_id, from_address in tallies:
         if said_ms > last_ms:
             known_to, known_id = marks.published_to.get(key, (0, source_id))
             if known_id != source_id:
                 known_to = 0  # the topic was made again
+                marks.published_from.pop(key, None)
+            if from_address is not None:
+                marks.published_from[key] = min(from_address, marks.published_from.get(key, from_address))
             marks.published_to[key] = max(to_address, known_to), source_id
     return marks
 
