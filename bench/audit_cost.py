@@ -1,6 +1,6 @@
 """What the audit costs: CPU a million records, memory at 1,000 partitions, a report over a year of tallies.
 
-python bench/audit_cost.py [--topics 50] [--days 365] [--json FILE]
+python bench/audit_cost.py [--topics 50] [--days 365] [--kept-days 365] [--json FILE]
 
 No network and no disk but the store's file: what an auditor adds to a broker's own work is its counting and
 folding, which run here as they run there. CPU is this process's; memory is what the process holds more.
@@ -12,6 +12,8 @@ import argparse
 import gc
 import itertools
 import json
+import math
+import random
 import resource
 import sys
 import tempfile
@@ -32,7 +34,7 @@ from headrace.audit.counting.partition_counter import (
 from headrace.audit.counting.standing import MARKS_MAX, Standings
 from headrace.audit.evidence import Status
 from headrace.audit.report.report import Report, report
-from headrace.audit.report.settled import Keeper
+from headrace.audit.report.settled import HOURS_A_TURN_MAX, Keeper
 from headrace.audit.store import tables
 from headrace.audit.store.fold import digest_of
 from headrace.audit.store.measured_tables import kept
@@ -46,6 +48,8 @@ from headrace.audit.topic.records import (
     ReceivedRecord,
 )
 from headrace.process.clock import now_ms
+from headrace.warehouse.checksums import read_checksum
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.wire.batch import readdress
 from headrace.wire.records import Record, encode_batch
 
@@ -56,6 +60,7 @@ BUCKET_MS: Final = 600_000
 FIRST_HOUR_MS: Final = 1_735_689_600_000  # 2025-01-01
 BATCH_BYTES: Final = 1_000
 RECORDS_PER_BUCKET: Final = 100
+SEALED_BYTES: Final = 512 * 1024 * 1024
 TIERS: Final = (DATACENTER_TIER, ANALYSIS_TIER)
 WAREHOUSE: Final = "hdfs://bench/data"
 
@@ -250,8 +255,10 @@ def _closing(number: int) -> ReceivedRecord:
     return ReceivedRecord(told, "east", f"service-{number}", "host", now_ms())
 
 
-def report_s(directory: Path, topics: int, days: int) -> dict[str, float]:
-    """CPU seconds of reports over the last month and the last day of a store with so many days."""
+def report_s(directory: Path, topics: int, days: int, kept_days: int) -> dict[str, float]:
+    """CPU seconds of reports over the last month and the last day of a store with so many days, of which the
+    verdicts on the last `kept_days` are kept.
+    """
     hours = days * 24
     url = f"sqlite:///{directory}/audit.db"
     store = AuditStore(url)
@@ -264,9 +271,10 @@ def report_s(directory: Path, topics: int, days: int) -> dict[str, float]:
         fresh, found["month_judged_anew_cpu_s"] = _report_cpu_s(reader, *month, times=1)
         assert len(fresh.verdicts) == topics * min(30 * 24, hours)
         keeper, began_s = Keeper(), time.process_time()
-        while keeper.keep_some(store, now_ms()):
-            pass
-        found["keeping_a_year_cpu_s"] = time.process_time() - began_s
+        for _ in range(topics * math.ceil(min(kept_days, days) * 24 / HOURS_A_TURN_MAX)):
+            keeper.keep_some(store, now_ms())
+        found["keeping_cpu_s"] = time.process_time() - began_s
+        found["keeping_cpu_ms_per_hour"] = found["keeping_cpu_s"] * 1e3 / (topics * min(kept_days, days) * 24)
         kept_month, found["month_cpu_s"] = _report_cpu_s(reader, *month)
         assert kept_month.verdicts == fresh.verdicts
         found["month_ratio"] = found["month_judged_anew_cpu_s"] / found["month_cpu_s"]
@@ -291,11 +299,36 @@ def _report_cpu_s(store: AuditStore, from_ms: int, to_ms: int, times: int = 3) -
     return made, min(took_s)
 
 
+def sealing_cpu_s_per_gb(directory: Path) -> float:
+    """CPU seconds that a seal takes for each GB of files: it reads each once, and sums it up."""
+    file = directory / "file"
+    piece = random.Random(1).randbytes(SEALED_BYTES // 16)
+    file.write_bytes(piece * 16)
+    began_s = time.process_time()
+    read_checksum(_OneFile(file), "/file", SEALED_BYTES)
+    spent_s = time.process_time() - began_s
+    file.unlink()
+    return spent_s * 1e9 / SEALED_BYTES
+
+
+class _OneFile(HdfsClient):
+    """A file of this disk in the place of one in HDFS."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
+        with self._file.open("rb") as opened:
+            opened.seek(offset)
+            return opened.read(-1 if length is None else length)
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--topics", type=int, default=50)
     parser.add_argument("--days", type=int, default=365)
     parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--kept-days", type=int, default=365, help="at least 30, which the report covers")
     chosen = parser.parse_args(arguments)
     figures: dict[str, float] = {
         "counting_cpu_s_per_million_1": counting_cpu_s(1),
@@ -303,7 +336,8 @@ def main(arguments: list[str]) -> int:
         "memory_mb_1000_partitions": memory_mb(),
     }
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
-        figures |= report_s(Path(directory), chosen.topics, chosen.days)
+        figures["sealing_cpu_s_per_gb"] = sealing_cpu_s_per_gb(Path(directory))
+        figures |= report_s(Path(directory), chosen.topics, chosen.days, chosen.kept_days)
     for name, value in figures.items():
         print(f"{name:34}{value:12.2f}")
     if chosen.json is not None:
