@@ -237,6 +237,21 @@ def test_an_auditor_that_ended_while_it_counted_again_goes_back_below_that() -> 
     assert mark.counted_to == 0 and record.counted_to_address == log.cuts[4]
 
 
+def test_what_was_counted_again_is_no_mark_any_more_although_the_log_is_as_it_was() -> None:
+    """An unclean election brought another log, which was counted, and a second one the first log again: what
+    lies between is the other log's in the store (simulated world 90369).
+    """
+    log = LogReader([(0, batch_of(number)) for number in range(6)])
+    heartbeats = [beat_of(log.mark(number, "id"), 1_000 + number) for number in (1, 3, 5)]
+    other = LogReader([(0, batch_of(number)) for number in (0, 7, 8, 9)])
+    again = CountedTally(1_100, KEY, other.cuts[4], "", other.cuts[1])
+    standings = Standings(log)  # type: ignore[arg-type]
+    standings.marks = marks_of([*heartbeats, beat_of(other.mark(4, "id"), 1_100)], [again])
+    mark, [record] = standings.begin(PARTITION, 0, "id")
+    assert mark == log.mark(1, "id")
+    assert (record.from_address, record.counted_to_address) == (log.cuts[1], other.cuts[4])
+
+
 def beat_of(mark: Mark, said_ms: int) -> HeartbeatRecord:
     assert mark.last is not None
     at = PartitionPosition(DC, TOPIC, 0, 0, mark.counted_to, mark.counted_to, mark.topic_id, *mark.last)

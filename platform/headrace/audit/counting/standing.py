@@ -9,7 +9,7 @@ and what was counted behind it is taken back (`audit.topic.recounts`).
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -107,6 +107,11 @@ class Marks:
     def of(self, key: Key) -> list[Mark]:
         """Returns the partition's marks, newest last."""
         return list(self._marks.get(key, ()))
+
+    def counted_to(self, key: Key) -> int:
+        """Returns the address of the newest mark; 0 without one."""
+        marks = self._marks.get(key)
+        return marks[-1].counted_to if marks else 0
 
     def go_back(self, key: Key, counted_to: int) -> None:
         """Forgets the marks behind an address."""
@@ -220,22 +225,27 @@ def marks_of(heartbeats: Iterable[HeartbeatRecord], tallies: Iterable[CountedTal
     by_beat: dict[tuple[str, int], dict[int, HeartbeatRecord]] = {}
     for record in heartbeats:
         by_beat.setdefault((record.tier, record.beat), {})[record.part] = record
-    marks, last_ms = Marks(), -1
+    said = deque(sorted(tallies, key=lambda tally: tally.said_ms))
+    marks = Marks()
     for (_, beat), parts in sorted(by_beat.items(), key=lambda entry: entry[0][1]):
         if len(parts) == next(iter(parts.values())).parts:
-            last_ms = max(last_ms, beat)
+            while said and said[0].said_ms <= beat:
+                # Of what a mark vouches for, it was counted again from there on: another log may have been
+                # there meanwhile, even if the log is now as it was for the mark.
+                tally = said.popleft()
+                if tally.from_address is not None and marks.counted_to(tally.key) > tally.from_address:
+                    marks.go_back(tally.key, tally.from_address)
             for key, mark in _marks_in(parts.values()):
                 marks.go_back(key, mark.counted_to)
                 marks.note(key, mark)
-    for said_ms, key, to_address, source_id, from_address in tallies:
-        if said_ms > last_ms:
-            known_to, known_id = marks.published_to.get(key, (0, source_id))
-            if known_id != source_id:
-                known_to = 0  # the topic was made again
-                marks.published_from.pop(key, None)
-            if from_address is not None:
-                marks.published_from[key] = min(from_address, marks.published_from.get(key, from_address))
-            marks.published_to[key] = max(to_address, known_to), source_id
+    for _, key, to_address, source_id, from_address in said:
+        known_to, known_id = marks.published_to.get(key, (0, source_id))
+        if known_id != source_id:
+            known_to = 0  # the topic was made again
+            marks.published_from.pop(key, None)
+        if from_address is not None:
+            marks.published_from[key] = min(from_address, marks.published_from.get(key, from_address))
+        marks.published_to[key] = max(to_address, known_to), source_id
     return marks
 
 
