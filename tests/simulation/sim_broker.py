@@ -240,7 +240,7 @@ class SimBroker:
         self._see_topics(topics)
         self.replication.manager.when_idle(lambda: self.control.submit(self._register, self._registered))
 
-    def _register(self) -> None:
+    def _register(self) -> dict[str, TopicState]:
         host = f"10.0.0.{self.number}"
         for path in (znodes.broker(self.number), znodes.CONTROLLER):
             node = self.session.get_or_none(path)
@@ -249,7 +249,9 @@ class SimBroker:
                     self.session.delete(path)
                 except NoNodeError:
                     continue
+        topics = self.registry.list()
         self._brokers.register(self._registration(host), wait_s=0)
+        return topics
 
     def _registration(self, host: str) -> BrokerRegistration:
         directory_id = self._directory.directory_id
@@ -260,11 +262,12 @@ class SimBroker:
             f'"broker_id": {self.number}'.encode() in data or f'"broker_id":{self.number},'.encode() in data
         )
 
-    def _registered(self, _: None, error: Exception | None) -> None:
-        if error is not None:
+    def _registered(self, topics: dict[str, TopicState] | None, error: Exception | None) -> None:
+        if topics is None:
             self.control.submit(self._register, self._registered)
             return
         self.is_registered = True
+        self.replication.manager.begin(topics)
         self._brokers.watch(self._brokers_changed)
         self.registry.watch(self._topics_changed)
         self.controller.start()

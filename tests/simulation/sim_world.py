@@ -117,7 +117,8 @@ class World:
             dict(sorted(self.faults.counts.items())),
         )
 
-    def _run(self) -> None:
+    def prepare(self) -> None:
+        """Starts the brokers of a new topic."""
         self._create_topic()
         if self.is_unclean:
             self.faults.favour_unclean_elections()
@@ -125,6 +126,9 @@ class World:
             self.start(number)
         self.later(100.0, self._watch)
         self.clock.run_until(CALM_MS)
+
+    def _run(self) -> None:
+        self.prepare()
         pause_ms = PAUSES_MS[0] if self.is_unclean else self.clock.draw.choice(PAUSES_MS)
         self.producers = [
             SimProducer(number, self.clock, self.network, self.zookeeper, pause_ms)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from typing import Final
 
 import pytest
 
+from headrace.broker.leadership.administration import LeadershipAdmin
 from simulation.mutants import MUTANTS
-from simulation.sim_world import simulate
+from simulation.sim_clients import TOPIC
+from simulation.sim_world import World, simulate
 
 WORLDS: Final = 200
 TROUBLED_MS: Final = 3_500.0
@@ -39,3 +42,39 @@ def test_a_seed_repeats_its_world(seed: int) -> None:
 def test_a_broken_rule_is_found() -> None:
     with MUTANTS["consumers-see-what-is-written"]():
         assert any(simulate(seed, TROUBLED_MS).problems for seed in range(1, 41))
+
+
+def test_who_is_elected_while_its_predecessors_session_lives_does_not_lead() -> None:
+    """A broker with an empty disk has read the topics, and is not registered yet: the preferred election that
+    another one writes now sees the registration of the process before it (simulated world 85575).
+    """
+    world = World(1)
+    with world.disks.in_place():
+        try:
+            world.prepare()
+            clock, zookeeper = world.clock, world.zookeeper
+            preferred = world.state()["leader"]
+            for crashes in (1, 2):
+                world.crash(world.brokers[preferred], is_reset=True)
+                if crashes == 1:  # another one leads now, and it follows
+                    zookeeper.expire(world.brokers[preferred].session.number)
+                    clock.run_until(clock.now_ms + 1_000)
+                else:
+                    shutil.rmtree(world.folder_of(preferred))
+                    world.disks.forget(world.folder_of(preferred))
+                world.start(preferred)
+                if crashes == 1:
+                    clock.run_until(clock.now_ms + 3_000)
+            leader = world.brokers[world.state()["leader"]]
+            assert leader.number != preferred and preferred in world.state()["isr"]
+            admin = LeadershipAdmin(leader.registry, lambda: leader.state.view)
+            assert admin.elect_preferred(TOPIC, [0]) == {0: None}
+            elected = world.state()
+            assert elected["leader"] == preferred
+            for _ in range(200):
+                clock.run_until(clock.now_ms + 1)
+                led = world.brokers[preferred].state.partitions.get(TOPIC, 0)
+                assert led is None or led.leader_epoch > elected["leader_epoch"]
+            assert world.state()["leader_epoch"] > elected["leader_epoch"]
+        finally:
+            shutil.rmtree(world.folder)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -53,7 +53,6 @@ from headrace.coordination.fronts import Front
 from headrace.coordination.offline_logs import OfflineLogRegistry, OfflineNames
 from headrace.coordination.producer_ids import allocate_block
 from headrace.coordination.session import ZooKeeperSession
-from headrace.coordination.standing import HeldNode
 from headrace.coordination.topics import TopicRegistry, TopicState
 from headrace.log.directory import LogDirectory
 from headrace.process.command_line import descriptor_limit
@@ -256,8 +255,11 @@ class Broker:
         host, port = self._options.advertise or self._listener.address
         return host, port or self._listener.address[1]
 
-    def _register(self) -> HeldNode:
-        """Registers this broker in ZooKeeper. Called on a control thread."""
+    def _register(self) -> Mapping[str, TopicState]:
+        """Registers this broker in ZooKeeper; returns the topics of just before. Called on a control thread.
+
+        Until then others may have made the process before this one a leader, whose registration they saw.
+        """
         host, port = self._advertised
         registration = BrokerRegistration(
             self._options.broker_id,
@@ -268,13 +270,17 @@ class Broker:
             directory_id=self._directory.directory_id,
         )
         front = None if self._front is None else Front(self._options.broker_id, *self._front.address)
-        return self._membership.register(registration, front)
+        self._membership.remove_predecessor(registration)
+        topics = self._topics.list()
+        self._membership.register(registration, front)
+        return topics
 
-    def _registered(self, held: HeldNode | None, error: Exception | None) -> None:
-        if held is None:
+    def _registered(self, topics: Mapping[str, TopicState] | None, error: Exception | None) -> None:
+        if topics is None:
             self._failure = error
             self._loop.stop()
             return
+        self._replication.manager.begin(topics)
         self._broker_configs.watch(lambda configs: self._loop.post(lambda: self._see_configs(configs)))
         self._brokers.watch(self._brokers_changed)
         self._topics.watch(self._topics_changed)

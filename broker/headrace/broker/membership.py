@@ -48,7 +48,6 @@ class Membership:
         """Registers this broker, stands for controller, and waits until the controller knows of it."""
         self._leave_session()
         self.session.on_restored(self._leave_session)
-        self._remove_predecessor(registration)
         self.forget_offline(registration.broker_id)
         self.held = BrokerRegistry(self.session).register(registration)
         if front is not None:
@@ -107,7 +106,7 @@ class Membership:
             "no controller has seen this broker within %.0f s; serving all the same", HANDLED_WAIT_MAX_S
         )
 
-    def _remove_predecessor(self, registration: BrokerRegistration) -> None:
+    def remove_predecessor(self, registration: BrokerRegistration) -> None:
         """Removes what a dead broker with this id and address has left: its session may live on.
 
         That it is dead is certain: we hold the lock of the data directory.
