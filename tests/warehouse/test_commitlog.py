@@ -227,9 +227,9 @@ def test_a_written_state_replaces_the_manifests_before_it(monkeypatch: pytest.Mo
     state = check(hdfs, published)
     read: list[str] = []
 
-    def noted_read(path: str) -> bytes:
+    def noted_read(path: str, **part: int) -> bytes:
         read.append(path)
-        return MemoryHdfs.read(hdfs, path)
+        return MemoryHdfs.read(hdfs, path, **part)
 
     monkeypatch.setattr(hdfs, "read", noted_read)
     assert CommitLog(hdfs, PATHS).state() == state

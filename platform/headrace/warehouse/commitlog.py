@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.warehouse import crash
-from headrace.warehouse.hdfs.client import HdfsClient
+from headrace.warehouse.hdfs.client import READ_SIZE_MAX_BYTES, HdfsClient
 from headrace.warehouse.hdfs.errors import HdfsError, HdfsMissingError
 from headrace.warehouse.layout import TopicPaths, padded
 from headrace.warehouse.manifest import (
@@ -40,6 +40,10 @@ INCOMPLETE_MAX: Final = 2 * STATE_EVERY
 """A change that is not complete is among so many of the last ones: each run completes, before it commits its
 own, all that were committed before it began. So an orphan makes nobody read the whole log.
 """
+MANIFEST_SIZE_MAX_BYTES: Final = 64 << 20
+"""Of a change that is committed: some 150,000 files."""
+FILE_SIZE_MAX_BYTES: Final = 1 << 30
+"""Of a file of the log that is read."""
 ATTEMPTS_MAX: Final = 20
 MOVES_AT_ONCE: Final = 8
 
@@ -53,6 +57,10 @@ Rebase = Callable[[TableState], Manifest]
 
 class CommitConflictError(Exception):
     """Another change was committed first, and this one no longer applies. Nothing of it is visible."""
+
+
+class ChangeTooLargeError(CommitConflictError):
+    """The change has more files, or counts of more hours, than a manifest may have."""
 
 
 @dataclass(frozen=True)
@@ -134,9 +142,22 @@ class CommitLog:
     def _bytes(self, sequence: int) -> bytes:
         where = self.paths.manifest(sequence)
         try:
-            return self.hdfs.read(where)
+            return self._read(where)
         except HdfsMissingError as error:
             raise ManifestError(f"{where} is missing") from error
+
+    def _read(self, where: str) -> bytes:
+        data = self.hdfs.read(where, length=READ_SIZE_MAX_BYTES)
+        if len(data) < READ_SIZE_MAX_BYTES:
+            return data
+        status = self.hdfs.status(where)
+        size_bytes = 0 if status is None else status.size_bytes
+        if size_bytes > FILE_SIZE_MAX_BYTES:
+            raise ManifestError(f"{where} can't be read: it has {size_bytes} bytes")
+        rest = range(len(data), size_bytes, READ_SIZE_MAX_BYTES)
+        return data + b"".join(
+            self.hdfs.read(where, offset=at, length=min(READ_SIZE_MAX_BYTES, size_bytes - at)) for at in rest
+        )
 
     def _parsed(self, sequence: int, data: bytes) -> Manifest:
         where = self.paths.manifest(sequence)
@@ -265,7 +286,7 @@ class CommitLog:
         for sequence in reversed(states):
             where = self.paths.state(sequence)
             try:
-                return TableState.from_json(self.hdfs.read(where), where)
+                return TableState.from_json(self._read(where), where)
             except ManifestError as error:
                 _log.warning("%s; the manifests before it are read instead", error)
         return TableState()
@@ -287,7 +308,14 @@ class CommitLog:
     def _try_commit(self, change_id: str, manifest: Manifest) -> bool:
         prepared = f"{self.paths.staged(change_id)}/manifest.json"
         target = self.paths.manifest(manifest.sequence)
-        self.hdfs.write(prepared, manifest.to_json(), overwrite=True)
+        data = manifest.to_json()
+        if len(data) > MANIFEST_SIZE_MAX_BYTES:
+            hours = len(manifest.hours())
+            raise ChangeTooLargeError(
+                f"{self.paths.topic}: {len(manifest.files)} files of {hours} hours are too many for one change; "
+                "nothing was changed. Load less at once (--until)"
+            )
+        self.hdfs.write(prepared, data, overwrite=True)
         self.hdfs.makedirs(self.paths.log)
         crash.reached("prepared")
         if self.hdfs.rename(prepared, target):
