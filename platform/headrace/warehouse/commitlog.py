@@ -310,9 +310,9 @@ class CommitLog:
         target = self.paths.manifest(manifest.sequence)
         data = manifest.to_json()
         if len(data) > MANIFEST_SIZE_MAX_BYTES:
-            hours = len(manifest.hours())
+            files, hours = len(manifest.files), len(manifest.hours())
             raise ChangeTooLargeError(
-                f"{self.paths.topic}: {len(manifest.files)} files of {hours} hours are too many for one change; "
+                f"{self.paths.topic}: {files} files of {hours} hours are too many for one change; "
                 "nothing was changed. Load less at once (--until)"
             )
         self.hdfs.write(prepared, data, overwrite=True)
