@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +79,13 @@ class Brokers:
         return found
 
 
-def hour(resent: list[ResentRecord] | None = None, publisher: str = PUBLISHER) -> Judged:
-    """An hour of which one batch never arrived, and three events never got a number."""
+def hour(
+    resent: list[ResentRecord] | None = None, publisher: str = PUBLISHER, lost: Collection[int] = (LOST,)
+) -> Judged:
+    """An hour of which these batches never arrived, and three events never got a number."""
     log = PartitionBytes()
     for index, batch in enumerate(BATCHES):
-        if index != LOST:
+        if index not in lost:
             log.append(batch.encode())
     store = AuditStore("sqlite://")
     store.fold(everything_reported([], {0: log}))
@@ -170,6 +173,20 @@ def test_a_run_that_is_killed_anywhere_is_completed_by_the_next(
             for seen in (hour(list(brokers.said)), found):
                 resender.bring(plan_of(resender, seen), brokers, brokers, "a@b")
     assert values(brokers) == WANTED
+
+
+@pytest.mark.parametrize("dies_at", range(1, 14))
+def test_of_a_finding_of_several_batches_a_killed_run_leaves_none_behind(
+    tmp_path: Path, resender: Resender, dies_at: int
+) -> None:
+    """A run that was killed had numbered only some of them."""
+    fill(tmp_path / "publishers")
+    brokers, found = Brokers(dies_at), hour(lost=(LOST, LOST + 1))
+    with resender.intents.locked():
+        with suppress(KeyboardInterrupt):
+            resender.bring(plan_of(resender, found), brokers, brokers, "a@b")
+        resender.bring(plan_of(resender, found), brokers, brokers, "a@b")
+    assert values(brokers) == sorted([*WANTED, *(f"{LOST + 1}.{number}".encode() for number in range(10))])
 
 
 def test_what_no_spool_has_is_said(tmp_path: Path, resender: Resender) -> None:

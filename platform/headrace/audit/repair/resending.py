@@ -126,7 +126,8 @@ class Resender:
         for finding in (each for each in wanted if each.sequences is not None):
             mine = [each for each in begun if _covers(each.resent, finding)]
             used += mine
-            found = [] if mine else list(_by_numbers(finding, evidence, contents))
+            # Also beside what is begun: a run that was killed may have numbered only some of the batches.
+            found = [r for r in _by_numbers(finding, evidence, contents) if not _is_begun(r, mine)]
             fresh += found
             missing = (finding.record_count or 0) - sum(len(each.records) for each in found)
             if not mine and missing > 0:
@@ -237,6 +238,18 @@ def _covers(resent: ResentRecord, finding: Finding) -> bool:
         if ids == producer and start <= last and first < start + resent.record_count:
             return True
     return False
+
+
+def _is_begun(resend: Resend, intents: Iterable[Intent]) -> bool:
+    """Whether an intent has some of these events, which have numbers."""
+    last = resend.old_first_sequence + len(resend.records) - 1
+    whose = (resend.partition, resend.old_producer_id, resend.old_producer_epoch)
+    return any(
+        (begun.partition, begun.old_producer_id, begun.old_producer_epoch) == whose
+        and begun.old_first_sequence <= last
+        and resend.old_first_sequence < begun.old_first_sequence + begun.record_count
+        for begun in (intent.resent for intent in intents)
+    )
 
 
 def _by_numbers(finding: Finding, evidence: Evidence, contents: Iterable[SpoolContent]) -> Iterator[Resend]:
