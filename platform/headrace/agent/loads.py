@@ -11,7 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from headrace.agent.errors import AgentError, ConfigurationError, FieldProblem, shortened
+from headrace.agent.errors import (
+    AgentError,
+    AgentStateError,
+    ConfigurationError,
+    FieldProblem,
+    shortened,
+)
 from headrace.agent.folders import remove_durably, write_durably
 from headrace.agent.report import ChangeOutcome
 from headrace.warehouse.schedule import DEFAULTS, FIELDS, TOPIC_PATTERN, LoadScheduleError, parse_schedule
@@ -44,11 +50,24 @@ class LoadStore:
         return sorted(path.stem for path in self.directory.glob("*.json"))
 
     def load(self, topic: str) -> dict[str, Any]:
-        """The load of a topic, with every field. Raises `LoadUnknownError`."""
+        """The load of a topic, with every field. Raises `LoadUnknownError`, and `AgentStateError` for a file
+        that somebody, or the disk, has damaged.
+        """
+        path = self._path(topic)
         try:
-            return _complete(json.loads(self._path(topic).read_bytes()))
+            return _complete(json.loads(path.read_bytes()))
         except FileNotFoundError:
             raise LoadUnknownError(f"topic {shortened(topic)} is not loaded by this host; PUT it") from None
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise AgentStateError(
+                f"{path} holds no load ({error}): PUT the load again, or DELETE it"
+            ) from None
+
+    def _is_stored(self, topic: str, wanted: Mapping[str, Any]) -> bool:
+        try:
+            return self.load(topic) == wanted
+        except AgentStateError:
+            return False
 
     def put(self, topic: str, load: object, *, dry_run: bool = False) -> ChangeOutcome:
         """Stores a load. Raises `ConfigurationError`, `TooManyLoadsError`."""
@@ -56,7 +75,7 @@ class LoadStore:
         with self._lock:
             topics = self.topics()
             if topic in topics:
-                if self.load(topic) == wanted:
+                if self._is_stored(topic, wanted):
                     return ChangeOutcome.UNCHANGED
                 outcome = ChangeOutcome.CHANGED
             elif len(topics) >= LOADS_MAX:
@@ -70,7 +89,8 @@ class LoadStore:
     def delete(self, topic: str) -> None:
         """Deletes a load; its data in HDFS stay. Raises `LoadUnknownError`."""
         with self._lock:
-            self.load(topic)
+            if topic not in self.topics():
+                self.load(topic)
             remove_durably(self._path(topic))
 
     def _path(self, topic: str) -> Path:
