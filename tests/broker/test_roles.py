@@ -11,6 +11,7 @@ import pytest
 
 from fix_replica_manager import ME, ReplicaManagerBench
 from headrace.broker.errors import Refused
+from headrace.broker.handlers.replica_reads import readable
 from headrace.broker.partition import Partition
 from headrace.broker.replicas import high_watermarks
 from headrace.broker.replicas.followed import FollowedPartition
@@ -20,6 +21,7 @@ from headrace.coordination.topics import PartitionState, TopicState
 from headrace.log.directory import PartitionName
 from headrace.wire.batch import readdress
 from headrace.wire.errors import ErrorCode
+from headrace.wire.fetch import FetchRequest
 from headrace.wire.records import Record, encode_batch
 
 NAME = PartitionName("t", 0)
@@ -171,6 +173,22 @@ def test_a_broker_that_was_started_again_leads_only_in_a_later_epoch(roles: Role
     assert roles.refusal() is ErrorCode.LEADER_NOT_AVAILABLE
     roles.become(ME, 4)
     assert roles.led is not None and roles.led.leader_epoch == 4
+
+
+def test_who_is_to_lead_and_does_not_yet_serves_no_consumer_as_a_follower(roles: Roles) -> None:
+    """Its disk may be empty: who takes it for the leader would believe that what it has read is lost."""
+    state = roles.bench.state
+    state.find_followed = roles.bench.followed.get
+    names_rack = FetchRequest(0, 0, 1, [], rack_id="rack-1")
+    roles.bench.manager.begin({"t": topic(ME, 3)})
+    roles.become(ME, 3)
+    with pytest.raises(Refused) as refused:
+        readable(state, NAME, names_rack)
+    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    roles.become(2, 4)
+    assert readable(state, NAME, names_rack) is roles.followed
+    roles.become(ME, 5)
+    assert readable(state, NAME, names_rack) is roles.led
 
 
 def test_a_topic_of_one_replica_goes_on_at_once(roles: Roles) -> None:

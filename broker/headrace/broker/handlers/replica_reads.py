@@ -26,7 +26,7 @@ def readable(state: BrokerState, name: PartitionName, body: FetchRequest) -> Rea
     """Returns the partition that this broker serves a reader from. Raises `Refused`."""
     if body.rack_id and body.replica_id == CONSUMER_REPLICA_ID:
         followed = state.find_followed(name)
-        if followed is not None and followed.is_readable:
+        if followed is not None and _follows(state, followed):
             return followed
     return led(state, name)
 
@@ -49,7 +49,14 @@ def is_readable(state: BrokerState, partition: Readable) -> bool:
     """Whether it is still what this broker serves readers from."""
     if isinstance(partition, Partition):
         return state.partitions.get(partition.topic, partition.index) is partition
-    return state.find_followed(partition.name) is partition and partition.is_readable
+    return state.find_followed(partition.name) is partition and _follows(state, partition)
+
+
+def _follows(state: BrokerState, followed: FollowedPartition) -> bool:
+    """Whether a log serves readers as a follower's. One that is to lead here, in an epoch that has not begun
+    yet, does not: who asks it takes it for the leader, and what it lacks for lost.
+    """
+    return followed.is_readable and followed.leader != state.broker_id
 
 
 def nearer(state: BrokerState, partition: Readable, body: FetchRequest, offset: int) -> int | None:
