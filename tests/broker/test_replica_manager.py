@@ -69,6 +69,23 @@ def test_a_folder_that_cannot_be_removed_is_named(
     assert "its files are not all deleted" in caplog.text and "t-0.0.deleted by hand" in caplog.text
 
 
+def test_a_disk_that_fails_while_a_topic_is_deleted_holds_up_no_other_topic(
+    bench: ReplicaManagerBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone, other = topic("gone", 1), topic("other", 1)
+    bench.apply(gone, other)
+    bench.workers.run()
+
+    def fails(_: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("headrace.log.directory.sync_directory", fails)
+    bench.apply(replace(other, partitions={0: PartitionState(2, 1, (2, ME), (2, ME))}))
+    bench.workers.run()
+    assert bench.open == set() and "gone-0: its files are not deleted: [Errno 5]" in caplog.text
+    assert bench.followed.get(PartitionName("other", 0)) is not None
+
+
 def test_a_topic_that_is_deleted_while_its_logs_wait_leaves_no_folder(bench: ReplicaManagerBench) -> None:
     kept = topic("kept", 1)
     bench.apply(topic("t", 10), kept)

@@ -87,8 +87,7 @@ class ReplicaManager:
         # Logs that went offline, and still have open files.
         self._failed: list[Partition | FollowedPartition] = []
         self._is_looking = False
-        self._to_renew: set[PartitionName] = set()
-        """Logs that are open again, and lead in a later epoch alone."""
+        self._to_renew: set[PartitionName] = set()  # open again, and led in a later epoch alone
         self._to_open: deque[Call] = deque()
         self._opening_now = 0
         self._applied: Mapping[str, TopicState] = {}
@@ -238,9 +237,7 @@ class ReplicaManager:
         logger.info("%s: open%s, addresses [%d, %d)", name, again, log.start_address, log.end_address)
 
     def _renew(self, name: PartitionName, topic: TopicState) -> None:
-        """Has a new epoch begun in which a log leads that is open again: decided anew at each change of its
-        partition until it does, since such a change may have kept the epoch from beginning.
-        """
+        """Begins an epoch in which a log that is open again leads; again at each change until it does."""
         if self._roles.leads(name, topic):
             self._to_renew.discard(name)
         else:
@@ -299,7 +296,11 @@ class ReplicaManager:
         state = view.partition(view.names_by_id.get(topic_id, ""), name.partition)
         if state is not None and self._state.broker_id in (state.leader, *state.replicas):
             return False
-        left = self._directory.delete(name, topic_id)
+        try:
+            left = self._directory.delete(name, topic_id)
+        except (LogError, OSError) as error:
+            logger.error("%s: its files are not deleted: %s", name, error)
+            return False
         if left is None:
             return False
 
