@@ -8,10 +8,11 @@ gone, nothing may be skipped, and a member whose generation is over must not com
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from headrace.broker.network.peers import Lost
 from headrace.client.calls import Call, Schema, control_call, fetch_call, milliseconds
+from headrace.coordination import znodes
 from headrace.wire.apis import ApiKey
 from headrace.wire.batch import hop
 from headrace.wire.errors import CorruptBatchError, ErrorCode
@@ -40,6 +41,13 @@ NO_GENERATION: Final = -1
 Take = Callable[[Any], None]
 
 
+class Coordination(NamedTuple):
+    """A coordinator: a process, and its registration as a broker (0: it has none)."""
+
+    host: Host | None
+    broker_epoch: int
+
+
 class SimMembers:
     """The group, and what is known of its offsets. `floor`: below it a member must not be told to begin.
 
@@ -51,7 +59,7 @@ class SimMembers:
         self.confirmed_ms = -1.0
         self.floor = self.read_to = 0
         self.floor_turn = self.turns = 0
-        self.owner: tuple[Host | None, str] = (None, NOBODY)
+        self.owner: tuple[Coordination | None, str] = (None, NOBODY)
         self.members = [SimMember(number, self, clock, network, server) for number in range(1, MEMBERS + 1)]
 
     def tries(self, turn: int, offset: int) -> None:
@@ -84,7 +92,7 @@ class SimMember(SimClient):
         self._generation = NO_GENERATION
         self._assignments: dict[str, bytes] | None = None
         self._owns: bool | None = None
-        self._owns_at: Host | None = None  # the coordinator that said so
+        self._owns_at: Coordination | None = None  # the coordinator that said so
         self._position: int | None = None
         self._committed = self._turn_number = 0
         self._beat_ms = -HEARTBEAT_MS
@@ -190,7 +198,7 @@ class SimMember(SimClient):
 
     def _synced(self, response: Any) -> None:
         if not self._is_refused(response.error_code):
-            self._owns, self._owns_at = response.assignment == OWNS, self._host()
+            self._owns, self._owns_at = response.assignment == OWNS, self._coordination()
 
     def _beaten(self, response: Any) -> None:
         code = response.error_code
@@ -211,17 +219,22 @@ class SimMember(SimClient):
             group.problems.append(f"{self.name} begins at {offset} at {self._now}; read is {group.read_to}")
         group.turns += 1
         # Another coordinator tells offsets, too, and knows nothing of this member.
-        group.owner = (self._host() if self._host() is self._owns_at else None), self._member_id
+        coordination = self._coordination()
+        group.owner = (coordination if coordination == self._owns_at else None), self._member_id
         self._turn_number, self._position, self._committed = group.turns, offset, offset
 
-    def _host(self) -> Host | None:
-        return self._network.hosts.get(self._coordinator or 0)
+    def _coordination(self) -> Coordination:
+        """A broker that has registered again has disbanded its groups."""
+        number = self._coordinator or 0
+        node = self._server.nodes.get(znodes.broker(number))
+        return Coordination(self._network.hosts.get(number), 0 if node is None else node.czxid)
 
     def _commit(self) -> None:
         assert self._position is not None and self._coordinator is not None
-        group, host, turn, offset = self._group, self._host(), self._turn_number, self._position
+        group, turn, offset = self._group, self._turn_number, self._position
         group.tries(turn, offset)
-        is_over = turn < group.turns and group.owner[0] is host and group.owner[1] != self._member_id
+        at, member_id = group.owner
+        is_over = turn < group.turns and at == self._coordination() and member_id != self._member_id
 
         def committed(response: Any) -> None:
             if self._is_refused(response.topics[0].partitions[0].error_code):
