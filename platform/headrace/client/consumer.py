@@ -158,6 +158,12 @@ class Consumer(Client):
         known = self._state(topic, partition).high_watermark
         return None if known < 0 else known
 
+    def high_watermark_age_s(self, topic: str, partition: int) -> float:
+        """Returns how old the high watermark may be: the time since that fetch was sent; infinite before the
+        first.
+        """
+        return self._clock() - self._state(topic, partition).high_watermark_s
+
     def fetch_failures(self, topic: str, partition: int) -> int:
         """Returns how many fetches of the partition have failed in a row. They are retried silently."""
         return self._state(topic, partition).failures

@@ -87,6 +87,7 @@ class PartitionFetch:
         "fetch_position",
         "generation",
         "high_watermark",
+        "high_watermark_s",
         "in_flight",
         "interruptions",
         "not_before_s",
@@ -118,6 +119,8 @@ class PartitionFetch:
         self.not_before_s = 0.0
         self.fetch_bytes = fetch_bytes
         self.high_watermark = -1
+        self.high_watermark_s = -math.inf
+        """When the fetch was sent whose answer has it, by the consumer's clock."""
         self.error: ClientError | None = None
         """Raised by `poll` once the pieces are used up."""
         self.paused = False
@@ -271,6 +274,8 @@ class Fetcher:
             topics=[FetchTopic(topic, NO_UUID, parts) for topic, parts in topics.items()],
         )
 
+        asked_s = self._clock()
+
         def on_response(body: FetchResponse | None, error: ClientError | None) -> None:
             self._fetching.discard(leader)
             if body is not None and body.error_code:
@@ -281,14 +286,18 @@ class Fetcher:
             for key, (state, generation) in requested.items():
                 if state.generation == generation:
                     state.in_flight = False
-                    self._on_fetched(state, results.get(key), error)
+                    self._on_fetched(state, results.get(key), error, asked_s)
 
         self._fetching.add(leader)
         timeout_s = self._network.request_timeout_s + settings.max_wait_ms / 1000
         self._network.send(leader, fetch_call(request), on_response, timeout_s=timeout_s)
 
     def _on_fetched(
-        self, state: PartitionFetch, result: FetchPartitionResult | None, error: ClientError | None
+        self,
+        state: PartitionFetch,
+        result: FetchPartitionResult | None,
+        error: ClientError | None,
+        asked_s: float,
     ) -> None:
         if result is None or error is not None:
             self._back_off(state, error)
@@ -303,7 +312,7 @@ class Fetcher:
             self._on_refused(state, result.error_code)
             return
         state.failures = 0
-        state.high_watermark = result.high_watermark
+        state.high_watermark, state.high_watermark_s = result.high_watermark, asked_s
         records = result.records
         if isinstance(records, memoryview) and len(records):
             self._keep(state, records, result.high_watermark)

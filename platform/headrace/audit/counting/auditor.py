@@ -18,6 +18,7 @@ from headrace.audit.batches.raw_reader import RawReader
 from headrace.audit.counting.declaring import Declarations
 from headrace.audit.counting.disk_damage import ASK_S as ASK_DISKS_S
 from headrace.audit.counting.disk_damage import DiskDamage
+from headrace.audit.counting.known_ends import known_ends
 from headrace.audit.counting.partition_counter import (
     CountedPartition,
     PartitionCounter,
@@ -372,9 +373,8 @@ class Auditor:
     # --- reporting ---
 
     def _report(self) -> None:
-        """Publishes all counts since the last report; once they are acknowledged, the heartbeat.
-
-        Before it, what topics declare: an hour is judged once a heartbeat follows its end.
+        """Publishes all counts since the last report; once they are acknowledged, the heartbeat. Before it,
+        what topics declare: an hour is judged once a heartbeat follows its end.
         """
         own = {key[0] for key, each in self._counters.items() if DATACENTER_TIER in each.partition.tiers}
         topic_ids = {name: self._topic_ids[name] for name in own if name in self._topic_ids}
@@ -391,10 +391,10 @@ class Auditor:
         damages = (record for record in self._unpublished if isinstance(record, CorruptRecord))
         self._corrupt_count += sum(bool(damage.cause) for damage in damages)
         self._unpublished.clear()
-        counters = [(each, self._consumer.high_watermark(*key) or 0) for key, each in self._counters.items()]
+        counters = known_ends(self._counters, self._consumer)
         ids = {topic: topic_id for (topic, _), topic_id in self._counted_ids.items()}
         for part in heartbeat(now_ms(), counters, ids):
             self._publisher.publish(part)
         self._publisher.flush()
-        for counter in self._counters.values():
+        for counter, _ in counters:
             self._standings.note(counter, ids.get(counter.partition.topic, ""))

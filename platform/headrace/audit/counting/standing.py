@@ -9,8 +9,9 @@ and what was counted behind it is taken back (`audit.topic.recounts`).
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final, NamedTuple
 
 from headrace.audit.batches.raw_reader import RawReader
@@ -220,12 +221,14 @@ def _is_other_copy(partition: CountedPartition, mark: Mark) -> bool:
 def marks_of(heartbeats: Iterable[HeartbeatRecord], tallies: Iterable[CountedTally] = ()) -> Marks:
     """Returns the marks of complete heartbeats. A lower address than before means that the log went back.
 
-    `tallies`: those of the same auditors. Behind the last heartbeat they show what it could not note.
+    `tallies`: those of the same auditors. Behind the last heartbeat that names their partition they show
+    what none could note.
     """
     by_beat: dict[tuple[str, int], dict[int, HeartbeatRecord]] = {}
     for record in heartbeats:
         by_beat.setdefault((record.tier, record.beat), {})[record.part] = record
     said = deque(sorted(tallies, key=lambda tally: tally.said_ms))
+    unnoted: defaultdict[Key, list[CountedTally]] = defaultdict(list)
     marks = Marks()
     for (_, beat), parts in sorted(by_beat.items(), key=lambda entry: entry[0][1]):
         if len(parts) == next(iter(parts.values())).parts:
@@ -233,12 +236,14 @@ def marks_of(heartbeats: Iterable[HeartbeatRecord], tallies: Iterable[CountedTal
                 # Of what a mark vouches for, it was counted again from there on: another log may have been
                 # there meanwhile, even if the log is now as it was for the mark.
                 tally = said.popleft()
+                unnoted[tally.key].append(tally)
                 if tally.from_address is not None and marks.counted_to(tally.key) > tally.from_address:
                     marks.go_back(tally.key, tally.from_address)
             for key, mark in _marks_in(parts.values()):
                 marks.go_back(key, mark.counted_to)
                 marks.note(key, mark)
-    for _, key, to_address, source_id, from_address in said:
+                unnoted.pop(key, None)  # a heartbeat may leave a partition out
+    for _, key, to_address, source_id, from_address in [*chain.from_iterable(unnoted.values()), *said]:
         known_to, known_id = marks.published_to.get(key, (0, source_id))
         if known_id != source_id:
             known_to = 0  # the topic was made again

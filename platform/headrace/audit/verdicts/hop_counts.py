@@ -15,9 +15,9 @@ from typing import Final
 
 from headrace.audit import phrases
 from headrace.audit.evidence import PRODUCER_HOP, Evidence, Finding, Handover, Policy, Status
+from headrace.audit.times import END_STALE_MAX_MS
 from headrace.audit.topic.records import DATACENTER_TIER
 
-END_STALE_MAX_MS: Final = 5_000  # how old the end address in a heartbeat may be
 SERVICES_SHOWN_MAX: Final = 5
 
 

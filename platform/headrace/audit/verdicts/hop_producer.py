@@ -28,6 +28,7 @@ from headrace.audit.evidence import (
     TierEvidence,
 )
 from headrace.audit.intervals import Interval, covers, stretches, subtract, union
+from headrace.audit.times import END_STALE_MAX_MS
 from headrace.audit.topic.doubled import split_doubled
 from headrace.audit.topic.records import DATACENTER_TIER
 from headrace.audit.verdicts.corruption import (
@@ -37,7 +38,7 @@ from headrace.audit.verdicts.corruption import (
     nameless_between,
     range_with,
 )
-from headrace.audit.verdicts.hop_counts import END_STALE_MAX_MS, judge_counts
+from headrace.audit.verdicts.hop_counts import judge_counts
 from headrace.audit.verdicts.silence import judge_silence
 
 
