@@ -17,8 +17,9 @@ import pytest
 
 from fix_ports import free_port
 from fix_zookeeper import ZooKeeperServer, room_on
-from headrace.broker.broker import Broker, BrokerOptions
+from headrace.broker.broker import Broker
 from headrace.broker.loop import EventLoop
+from headrace.broker.options import BrokerOptions
 
 READY_WAIT_MAX_S: Final = 60.0
 

@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from headrace.broker.broker import Address, Broker, BrokerOptions
+from headrace.broker.broker import Broker
 from headrace.broker.metrics import metrics
+from headrace.broker.options import Address, BrokerOptions
 from headrace.broker.page import page
 from headrace.broker.settings.config import BROKER_SETTINGS
 from headrace.broker.settings.setting import ConfigError

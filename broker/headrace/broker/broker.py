@@ -9,8 +9,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from headrace.broker.cluster import NO_BROKER
@@ -35,6 +33,7 @@ from headrace.broker.network.listening import Listener
 from headrace.broker.network.peers import Peers
 from headrace.broker.network.server import Server
 from headrace.broker.on_demand import TopicsOnDemand
+from headrace.broker.options import Address, BrokerOptions
 from headrace.broker.partitions import Partitions
 from headrace.broker.promise import Promise
 from headrace.broker.replicas.offline_news import OfflineNews
@@ -67,26 +66,6 @@ DEREGISTER_WAIT_MAX_S: Final = 3.0
 PASSED_WAIT_MAX_S: Final = 5.0
 FAREWELL_WAIT_MAX_S: Final = 4.0
 PRODUCER_ID_BLOCK: Final = 1000
-
-Address = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerOptions:
-    """A broker's configuration. Port 0 takes any free port; `advertise` is the address that clients see.
-
-    A balancer connects to `front_listen`; `front_advertise` is the balancer's own address.
-    """
-
-    broker_id: int
-    datacenter: str
-    listen: Address
-    zookeeper: str
-    data_dir: Path
-    advertise: Address | None = None
-    settings: dict[str, str] = field(default_factory=dict)
-    front_listen: Address | None = None
-    front_advertise: Address | None = None
 
 
 class Broker:
