@@ -130,7 +130,7 @@ def watch(site: ReplicaSite, plants: list[SitePlant], since_s: float, wait_max_s
 def _published(site: ReplicaSite, wanted: list[str], copies: int) -> list[SitePlant]:
     """Publishes to topics of two replicas; returns the plants to be: harms where the first broker leads."""
     needed = len(wanted) * copies
-    topics = [f"replicated-{number}" for number in range(2 * needed + 2)]
+    topics = [f"replicated-{number}" for number in range(4 * needed + 8)]  # about half of them are led there
     with Admin(site.cluster.bootstrap) as admin:
         for topic in topics:
             admin.create_topic(topic, 1, 2)
