@@ -117,11 +117,11 @@ class ClientConnection:
         "fetch_template",
         "frame_limit_bytes",
         "is_held",
+        "links",
         "nothing_follows",
         "on_output",
         "outgoing",
         "outgoing_bytes",
-        "passed_on",
         "peer",
         "rest",
         "slots",
@@ -153,7 +153,7 @@ class ClientConnection:
         self.templates = TemplateCache()
         self.fetch_template: tuple[int, Any] | None = None  # the version and Fetch's template of the last one
         self.waiting: Waiting | None = None  # the request that waits, until it responds
-        self.passed_on: Closable | None = None  # its links to other brokers
+        self.links: Closable | None = None  # its links to other brokers
         self.nothing_follows = False  # the client sends no more requests than it has sent: none waits
         self.turn_left = SLOW_REQUESTS_PER_TURN_MAX
         # Received, but not served: the turn was over, or a request holds those after it. `resume` before
@@ -370,9 +370,9 @@ class ClientConnection:
         self.end_waiting()
         self.waiting = None
         self.slots.clear()
-        if self.passed_on is not None:
-            self.passed_on.close()
-            self.passed_on = None
+        if self.links is not None:
+            self.links.close()
+            self.links = None
         # The transport refers to its connection, too: without this only the garbage collector would free the
         # two, and all that refers to them.
         self.on_output = self.abort = _ignore

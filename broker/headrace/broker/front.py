@@ -149,11 +149,11 @@ class FrontService(BrokerService):
             sender.close()
 
     def _sender_of(self, connection: ClientConnection) -> Sender:
-        sender = connection.passed_on
+        sender = connection.links
         if not isinstance(sender, Sender):
             sender = self._peers.sender()
             if not connection.closed:
-                connection.passed_on = sender
+                connection.links = sender
         return sender
 
 

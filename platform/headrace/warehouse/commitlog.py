@@ -42,8 +42,10 @@ own, all that were committed before it began. So an orphan makes nobody read the
 """
 MANIFEST_SIZE_MAX_BYTES: Final = 64 << 20
 """Of a change that is committed: some 150,000 files."""
-FILE_SIZE_MAX_BYTES: Final = 1 << 30
-"""Of a file of the log that is read."""
+FILE_SIZE_MAX_BYTES: Final = 256 << 20
+"""Of a file of the log that is read. A hostile one of this size takes a few GB while it is parsed. A state of
+more than some 600,000 files is larger: the manifests are read instead.
+"""
 ATTEMPTS_MAX: Final = 20
 MOVES_AT_ONCE: Final = 8
 

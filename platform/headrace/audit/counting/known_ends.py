@@ -21,7 +21,9 @@ def known_ends(
     named = []
     for key, counter in counters.items():
         end = consumer.high_watermark(*key)
-        is_known = end is not None and consumer.high_watermark_age_s(*key) * 1_000 < END_STALE_MAX_MS
-        if end is not None and (is_known or counter.counted_to < end):
+        if end is None:
+            continue
+        is_recent = consumer.high_watermark_age_s(*key) * 1_000 < END_STALE_MAX_MS
+        if is_recent or counter.counted_to < end:
             named.append((counter, end))
     return named
