@@ -212,6 +212,7 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
             is_profiling=bool(environment.get("PROFILE")),
         )
         shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
         if left_out:
             report.skipped.append(f"QUICK=1 does not measure {', '.join(left_out)}")
         run(

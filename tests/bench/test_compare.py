@@ -81,3 +81,16 @@ def test_a_row_that_the_disk_has_no_room_for_is_left_out(
     assert "long-log may write 43 GB" in rows["long-log"].missing_room(bench)
     assert "has 30 GB left" in rows["long-log"].missing_room(bench)
     assert rows["restart"].missing_room(bench) == ""
+
+
+def test_any_row_may_come_first_on_a_fresh_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    homes: list[Path] = []
+
+    def measured(bench: Bench, *_: object, **__: object) -> None:
+        assert bench.home.is_dir(), "a row asks how much room the disk has for it"
+        homes.append(bench.home)
+
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(compare, "run", measured)
+    assert compare.main({"ROWS": "mirror"}) == 0
+    assert homes == [tmp_path / "home" / "bench-run"]
