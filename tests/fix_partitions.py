@@ -81,6 +81,12 @@ class SomePartitions:
         """Makes all that was written visible, whether a reader waits or not."""
         self.state.partitions._start_flush(self.all[index])
 
+    def delete_expired(self, now_ms: int) -> None:
+        """Deletes what retention lets expire by that time."""
+        for partition in self.all:
+            for path in self.state.partitions.delete_expired(partition, now_ms):
+                path.unlink()
+
     def close(self) -> None:
         for partition in self.all:
             partition.log.abandon()

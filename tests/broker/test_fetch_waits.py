@@ -151,7 +151,7 @@ def test_retention_answers_a_fetch_whose_offset_it_deletes(tmp_path: Path, loop:
     stays = Reader(site, [(0, size), (1, 0)], min_bytes=MUCH)
     late = Reader(site, [(0, 0), (1, 0)], min_bytes=MUCH)
     assert not late.has_answer
-    site.state.partitions.enforce_retention(FAR_FUTURE_MS)
+    site.delete_expired(FAR_FUTURE_MS)
     assert site.all[0].log.start_address == size
     assert late.codes == [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.NONE]
     assert not stays.has_answer, "the end of the log is still the end"
@@ -198,7 +198,7 @@ def test_the_answer_comes_when_a_look_at_all_partitions_would_say_so(
         elif action < 0.85 and not site.all[index].failure:
             site.append(index, chance.choice((10, 300)))
         elif action < 0.93:
-            site.state.partitions.enforce_retention(FAR_FUTURE_MS)
+            site.delete_expired(FAR_FUTURE_MS)
         elif action < 0.95:
             site.state.partitions._fail(site.all[index], str(site.all[index].log.take_offline("a test")))
         elif action < 0.96:

@@ -63,10 +63,20 @@ def test_a_folder_that_cannot_be_removed_is_named(
     def refused(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("headrace.broker.replicas.manager.shutil.rmtree", refused)
+    monkeypatch.setattr("headrace.broker.replicas.removals.shutil.rmtree", refused)
     bench.apply()
     bench.workers.run()
     assert "its files are not all deleted" in caplog.text and "t-0.0.deleted by hand" in caplog.text
+
+
+def test_one_thread_at_most_removes_what_was_deleted(bench: ReplicaManagerBench) -> None:
+    """A topic of many large partitions would else take all threads, and the fsyncs of others wait for it."""
+    bench.apply(topic("large", 20))
+    bench.workers.run()
+    bench.workers.most = 0
+    bench.apply()
+    bench.workers.run()
+    assert bench.workers.most == 1 and not list(bench.directory.path.glob("large*"))
 
 
 def test_a_disk_that_fails_while_a_topic_is_deleted_holds_up_no_other_topic(

@@ -12,6 +12,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 
 from headrace.broker.loop import Timer
@@ -336,20 +337,23 @@ class Partitions:
 
     # --- upkeep ---
 
-    def enforce_retention(self, now_ms: int) -> None:
-        """Deletes the expired segments of every log."""
-        for partition in self:
-            try:
-                deleted = partition.log.delete_expired_segments(now_ms, upto=partition.visible_address)
-            except (LogError, OSError) as error:
-                logger.error("%s: retention failed: %s", partition.name, error)
-                continue
-            if deleted:
-                logger.info(
-                    "%s: retention deleted %d segments up to %s", partition.name, len(deleted), deleted[-1]
-                )
-                self._wake_readers(partition)  # their offsets may have been in these segments
-                self._wake_followers(partition)
+    def delete_expired(self, partition: Partition, now_ms: int) -> list[Path]:
+        """Deletes some of a log's expired segments, if it is still led here; returns their files, which the
+        caller removes.
+        """
+        if self.get(partition.topic, partition.index) is not partition:
+            return []
+        try:
+            deleted = partition.log.delete_expired_segments(now_ms, upto=partition.visible_address)
+        except (LogError, OSError) as error:
+            logger.error("%s: retention failed: %s", partition.name, error)
+            return []
+        if deleted:
+            name = partition.name
+            logger.info("%s: retention deleted %d segments up to %s", name, len(deleted), deleted[-1].stem)
+            self._wake_readers(partition)  # their offsets may have been in these segments
+            self._wake_followers(partition)
+        return deleted
 
     def checkpoint(self) -> None:
         """Saves every log's checkpoint with its next flush, or now if nothing is to be flushed."""

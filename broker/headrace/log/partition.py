@@ -344,11 +344,11 @@ class PartitionLog:
 
     def delete_expired_segments(
         self, now_ms: int | None = None, *, upto: int | None = None, source_start: int | None = None
-    ) -> list[str]:
+    ) -> list[Path]:
         """Rolls a segment that is old enough, deletes segments beyond retention that end before `upto`, by
-        default the flushed address; returns their names. With `source_start`, the start of a copy's source,
-        deletes what lies before that, and nothing else. Raises `LogStorageError`.
-        """
+        default the flushed address, at most `DELETED_AT_ONCE_MAX`; returns their files, which the caller
+        removes. With `source_start`, the start of a copy's source, deletes what lies before that alone.
+        Raises `LogStorageError`, `OSError`."""
         if self.offline is not None:
             return []
         now = self._clock() if now_ms is None else now_ms

@@ -172,7 +172,7 @@ def find_files(directory: Path) -> Files:
     for path in directory.iterdir():
         name = path.name
         if is_temporary(name):
-            path.unlink()
+            path.unlink(missing_ok=True)  # the broker may just be removing it, too
         elif (base := address_of(name, SEGMENT_SUFFIX)) is not None:
             bases.append(base)
         elif (indexed := address_of(name, INDEX_SUFFIX)) is not None:

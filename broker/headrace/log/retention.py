@@ -6,9 +6,14 @@ period"), not from the events' own timestamps, which may be years old.
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Final
+
 from headrace.log.config import UNLIMITED, LogConfig
 from headrace.log.segment import Segment
 from headrace.log.segments import SegmentList
+
+DELETED_AT_ONCE_MAX: Final = 100  # segments: the caller goes on with the others soon
 
 
 def must_roll(active: Segment, config: LogConfig, now_ms: int) -> bool:
@@ -22,12 +27,13 @@ def is_old(segment: Segment, config: LogConfig, now_ms: int) -> bool:
 
 def delete_expired(
     segments: SegmentList, config: LogConfig, upto: int, now_ms: int, source_start: int | None = None
-) -> list[str]:
-    """Deletes sealed segments beyond retention that end at `upto` or before, the oldest first; returns their
-    names. With `source_start`, those that end before that, whatever their age.
+) -> list[Path]:
+    """Takes sealed segments beyond retention that end at `upto` or before out of the log, the oldest first;
+    returns their files, which any thread may remove. With `source_start`, those that end before that,
+    whatever their age. Raises `OSError` if the first one cannot be taken out.
     """
-    deleted = []
-    while len(segments) > 1:
+    deleted: list[Path] = []
+    while len(segments) > 1 and len(deleted) < DELETED_AT_ONCE_MAX:
         oldest = segments.oldest
         left_bytes = segments.end_address - oldest.end_address
         too_large = config.retention_bytes != UNLIMITED and left_bytes >= config.retention_bytes
@@ -37,5 +43,10 @@ def delete_expired(
             is_expired = oldest.end_address <= source_start
         if oldest.end_address > upto or not is_expired:
             break
-        deleted.append(segments.remove_oldest().path.name)
+        try:
+            deleted.append(segments.take_out_oldest())
+        except OSError:
+            if not deleted:
+                raise
+            break  # those before it are gone, and the caller must know that
     return deleted

@@ -75,12 +75,11 @@ class SegmentList:
         self._bases.append(segment.base_address)
         self.active = segment
 
-    def remove_oldest(self) -> Segment:
-        """Deletes the oldest segment's file; returns the segment."""
-        oldest = self._segments[0]
-        oldest.delete()
+    def take_out_oldest(self) -> Path:
+        """See `Segment.take_out`. Raises `OSError`."""
+        taken = self._segments[0].take_out()
         del self._segments[0], self._bases[0]
-        return oldest
+        return taken
 
     def truncate(self, directory: Path, address: int) -> None:
         """Cuts off everything from `address` on; the segment that holds it becomes active."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 from uuid import UUID
 
@@ -270,23 +271,22 @@ class FollowedPartitions:
 
     # --- upkeep ---
 
-    def enforce_retention(self, now_ms: int) -> None:
-        """Deletes what the leaders have deleted."""
-        for followed in self:
-            if followed.cutting:
-                continue
-            try:
-                deleted = followed.log.delete_expired_segments(
-                    now_ms, source_start=followed.leader_start_address
-                )
-            except (LogError, OSError) as error:
-                logger.error("%s: retention failed: %s", followed, error)
-                continue
-            if deleted:
-                logger.info(
-                    "%s: deleted %d segments, as its leader, up to %s", followed, len(deleted), deleted[-1]
-                )
-                followed.wake_readers()  # their offsets may have been in these segments
+    def delete_expired(self, followed: FollowedPartition, now_ms: int) -> list[Path]:
+        """Deletes some of what the leader has deleted, if the log is still followed here; returns the files,
+        which the caller removes.
+        """
+        if followed.cutting or self.get(followed.name) is not followed:
+            return []
+        try:
+            deleted = followed.log.delete_expired_segments(now_ms, source_start=followed.leader_start_address)
+        except (LogError, OSError) as error:
+            logger.error("%s: retention failed: %s", followed, error)
+            return []
+        if deleted:
+            last = deleted[-1].stem
+            logger.info("%s: deleted %d segments, as its leader, up to %s", followed, len(deleted), last)
+            followed.wake_readers()  # their offsets may have been in these segments
+        return deleted
 
     def checkpoint(self) -> None:
         """Saves every log's checkpoint with its next flush, or now if nothing is to be flushed."""

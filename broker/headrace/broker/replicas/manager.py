@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from headrace.broker.replicas.offline import (
     try_to_open,
 )
 from headrace.broker.replicas.plan import plan
+from headrace.broker.replicas.removals import Removals
 from headrace.broker.replicas.roles import Roles, has_moved
 from headrace.broker.settings.config import TopicConfig
 from headrace.broker.state import BrokerState
@@ -81,6 +81,7 @@ class ReplicaManager:
         self._is_saving = False
         self._directory = directory
         self._workers = workers
+        self.removals = Removals(workers)
         self._folders = Folders()
         self._opening: dict[PartitionName, _Opening] = {}
         self._offline: dict[PartitionName, OfflineLog] = {}
@@ -304,11 +305,7 @@ class ReplicaManager:
         if left is None:
             return False
 
-        def removed(_: None, error: Exception | None) -> None:
-            if error is not None:
-                logger.error("%s: its files are not all deleted: %s; remove %s by hand", name, error, left)
-
-        self._workers.submit(lambda: shutil.rmtree(left), removed)
+        self.removals.add(left, name)
         return True
 
     def _free(self, name: PartitionName, files: list[FileReference]) -> None:

@@ -16,12 +16,12 @@ from headrace.broker.replicas.followed import FollowedPartitions
 from headrace.broker.replicas.in_sync_changes import InSyncChanges
 from headrace.broker.replicas.manager import ReplicaManager
 from headrace.broker.replicas.offline import LOOK_INTERVAL_MS
+from headrace.broker.replicas.retention import Retention
 from headrace.broker.settings.replication import LEADER_ALONE
 from headrace.broker.state import BrokerState, StoredReplica
 from headrace.broker.workers import Jobs, Workers
 from headrace.coordination.topics import TopicRegistry, TopicState
 from headrace.log.directory import LogDirectory
-from headrace.process.clock import now_ms
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +48,9 @@ class Replication:
         self._fetchers = Fetchers(state, self.followed, self._links)
         resigning = Resigning(state, registry, control)
         self.manager = ReplicaManager(state, directory, files, self.followed, self._fetchers, resigning)
+        self._retention = Retention(
+            state.partitions, self.followed, self.manager.removals, state.loop.call_later
+        )
         self._files = files
         self._is_noting = False
         self._looked_at = 0  # logs, in all rounds
@@ -57,7 +60,7 @@ class Replication:
         """Begins, before the broker is registered; `topics` are those of now."""
         self.manager.begin(topics)
         state, loop = self._state, self._state.loop
-        loop.every(state.config["log.retention.check.interval.ms"], self._enforce_retention)
+        loop.every(state.config["log.retention.check.interval.ms"], self._retention.enforce)
         loop.every(state.config["log.flush.offset.checkpoint.interval.ms"], self._checkpoint)
         loop.every(NOTE_EVERY_MS, self._note_flushed)
         loop.every(LOOK_INTERVAL_MS, self.manager.look_after_offline)
@@ -82,10 +85,6 @@ class Replication:
             for followed in self.followed
             if followed.log.offline is None
         ]
-
-    def _enforce_retention(self) -> None:
-        self._state.partitions.enforce_retention(now_ms())
-        self.followed.enforce_retention(now_ms())
 
     def _checkpoint(self) -> None:
         self._state.partitions.checkpoint()

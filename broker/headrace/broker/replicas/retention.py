@@ -1,0 +1,70 @@
+"""Deletes what has expired of all logs of a broker, led and followed.
+
+A turn of the loop looks at some of the logs, and takes some segments out of them: when the retention of a
+large topic is lowered, there are thousands. `removals` frees their bytes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from headrace.broker.partition import Partition
+from headrace.broker.partitions import Partitions
+from headrace.broker.replicas.followed import FollowedPartition, FollowedPartitions
+from headrace.broker.replicas.removals import Removals
+from headrace.log.retention import DELETED_AT_ONCE_MAX
+from headrace.process.clock import now_ms
+
+# About 10 ms each.
+LOGS_PER_TURN_MAX: Final = 500
+SEGMENTS_PER_TURN_MAX: Final = DELETED_AT_ONCE_MAX
+
+
+class Retention:
+    """Called on the loop's thread."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        followed: FollowedPartitions,
+        removals: Removals,
+        call_later: Callable[[float, Callable[[], None]], object],
+        clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        self._partitions = partitions
+        self._followed = followed
+        self._removals = removals
+        self._call_later = call_later
+        self._clock_ms = clock_ms
+        self._waiting: deque[Partition | FollowedPartition] = deque()
+
+    def enforce(self) -> None:
+        """Begins with all logs, unless some still wait for their turn."""
+        if not self._waiting:
+            self._waiting.extend((*self._partitions, *self._followed))
+            self._take_turn()
+
+    def _take_turn(self) -> None:
+        left = SEGMENTS_PER_TURN_MAX
+        try:
+            for _ in range(min(LOGS_PER_TURN_MAX, len(self._waiting))):
+                left -= self._look_at(self._waiting.popleft())
+                if left <= 0:
+                    break
+        finally:
+            if self._waiting:
+                self._call_later(0, self._take_turn)
+
+    def _look_at(self, one: Partition | FollowedPartition) -> int:
+        """Returns how many segments were taken out."""
+        if isinstance(one, Partition):
+            deleted = self._partitions.delete_expired(one, self._clock_ms())
+        else:
+            deleted = self._followed.delete_expired(one, self._clock_ms())
+        for path in deleted:
+            self._removals.add(path, one.name)
+        if len(deleted) >= DELETED_AT_ONCE_MAX:
+            self._waiting.append(one)
+        return len(deleted)

@@ -1,0 +1,133 @@
+"""Retention of all logs of a broker: the loop takes segments out in short turns, a thread frees their bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from fix_replica_manager import CountingWorkers
+from headrace.broker.partition import Partition
+from headrace.broker.partitions import Partitions
+from headrace.broker.replicas.followed import FollowedPartition, FollowedPartitions
+from headrace.broker.replicas.removals import Removals
+from headrace.broker.replicas.retention import SEGMENTS_PER_TURN_MAX, Retention
+from headrace.broker.settings.config import BrokerConfig
+from headrace.log.directory import PartitionName
+from headrace.log.errors import AddressOutOfRangeError
+from headrace.log.partition import PartitionLog
+from headrace.log.segments import SegmentList
+from headrace.wire.records import Record, encode_batch
+
+FAR_FUTURE_MS = 10**15
+
+
+class Site:
+    """A broker's logs, its loop and its threads, which go on when they are told to."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._config = BrokerConfig({"log.retention.ms": "1000"}).topic_config({})
+        self.workers = CountingWorkers()
+        self.turns: list[Callable[[], None]] = []
+        nothing = cast(Any, None)
+        self.partitions = Partitions(cast(Any, self.workers), lambda *_: nothing)
+        self.followed = FollowedPartitions(cast(Any, self.workers), lambda *_: nothing)
+        self.retention = Retention(
+            self.partitions,
+            self.followed,
+            Removals(self.workers),
+            lambda _, call: self.turns.append(call),
+            lambda: FAR_FUTURE_MS,
+        )
+
+    def lead(self, name: str, segments: int) -> PartitionLog:
+        log = self._filled(name, segments)
+        self.partitions.add(Partition(name, 0, UUID(int=1), self._config, log, 0))
+        return log
+
+    def follow(self, name: str, segments: int) -> PartitionLog:
+        log = self._filled(name, segments)
+        followed = FollowedPartition(
+            PartitionName(name, 0), UUID(int=1), self._config, log, high_watermark=log.end_address
+        )
+        followed.leader_start_address = log.end_address
+        self.followed.add(followed)
+        return log
+
+    def _filled(self, name: str, segments: int) -> PartitionLog:
+        log = PartitionLog(self._folder / f"{name}-0", self._config.log)
+        for _ in range(segments):
+            log.append(encode_batch([Record(0, 1_000, None, b"x")]))
+            log.roll()
+        log.flush()
+        return log
+
+    def files(self) -> list[str]:
+        """The files that still take room on the disk."""
+        return sorted(path.name for path in self._folder.glob("*/*.log*") if path.stat().st_size)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_bytes_are_freed_by_one_thread(site: Site) -> None:
+    """To unlink 128 MB takes 33 ms: the loop must not wait for it, nor all threads, which fsync, too."""
+    logs = [site.lead("led", 3), site.lead("other", 2), site.follow("followed", 4)]
+    site.retention.enforce()
+    assert [log.size_bytes for log in logs] == [0, 0, 0]
+    assert len(site.files()) == 9 and all(name.endswith(".log.tmp") for name in site.files())
+    site.workers.run()
+    assert site.files() == [] and site.workers.most == 1 and not site.turns
+
+
+def test_a_start_removes_what_was_not_freed(site: Site, tmp_path: Path) -> None:
+    log = site.lead("led", 3)
+    end = log.end_address
+    site.retention.enforce()
+    log.abandon()
+    again = PartitionLog(tmp_path / "led-0")
+    assert (again.start_address, again.end_address) == (end, end) and site.files() == []
+    again.abandon()
+
+
+def test_a_turn_of_the_loop_takes_out_a_bounded_number_of_segments(site: Site) -> None:
+    log, other = site.lead("large", SEGMENTS_PER_TURN_MAX + 7), site.lead("small", 2)
+    count = len(site.files())
+    site.retention.enforce()
+    gone = sum(name.endswith(".tmp") for name in site.files())
+    assert 0 < gone <= SEGMENTS_PER_TURN_MAX < count
+    site.retention.enforce()
+    assert len(site.turns) == 1, "it is at work still"
+    while site.turns:
+        site.turns.pop()()
+    assert (log.size_bytes, other.size_bytes) == (0, 0)
+
+
+def test_a_segment_that_cannot_be_taken_out_hides_none_that_were(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else a consumer that had read there would be sent to another segment, at a place before its begin."""
+    log = site.lead("led", 3)
+    starts = [segment.base_address for segment in log._segments]
+    assert log.position(starts[1] + 1) == starts[1]
+    take_out, left = SegmentList.take_out_oldest, [2]
+
+    def fails(segments: SegmentList) -> Path:
+        if not left[0]:
+            raise OSError(5, "Input/output error")
+        left[0] -= 1
+        return take_out(segments)
+
+    monkeypatch.setattr(SegmentList, "take_out_oldest", fails)
+    site.retention.enforce()
+    assert log.start_address == starts[2] and log.epochs.at(starts[1]) == -1
+    with pytest.raises(AddressOutOfRangeError, match="is outside"):
+        log.position(starts[1] + 1)
+    site.retention.enforce()
+    assert "retention failed: [Errno 5]" in caplog.text
