@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fix_replica_manager import ME, ReplicaManagerBench, topic
+from fix_replica_manager import ME, ReplicaManagerBench, led_elsewhere, topic
 from headrace.broker.replicas.manager import OPENED_AT_ONCE_MAX
 from headrace.broker.settings.config import BrokerConfig, TopicConfig
 from headrace.broker.workers import THREADS
@@ -94,6 +95,33 @@ def test_a_disk_that_fails_while_a_topic_is_deleted_holds_up_no_other_topic(
     bench.workers.run()
     assert bench.open == set() and "gone-0: its files are not deleted: [Errno 5]" in caplog.text
     assert bench.followed.get(PartitionName("other", 0)) is not None
+
+
+def test_a_disk_that_fails_while_a_log_is_closed_holds_up_no_other_partition(
+    bench: ReplicaManagerBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    left, other = topic("left", 2), topic("other", 1)
+    bench.apply(left, other)
+    bench.workers.run()
+    bad = bench.state.partitions.get("left", 0)
+    assert bad is not None
+    bad.log.append(encode_batch([Record(0, 1_000, None, b"v")]))
+    sync = os.fdatasync
+
+    def fails(fd: int) -> None:
+        if os.readlink(f"/proc/self/fd/{fd}").startswith(str(bad.log.directory)):
+            raise OSError(5, "Input/output error")
+        sync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", fails)
+    bench.apply(led_elsewhere(left), replace(other, partitions={0: PartitionState(2, 1, (2, ME), (2, ME))}))
+    assert bench.followed.get(PartitionName("other", 0)) is not None, "the loop does not wait for the disk"
+    bench.workers.run()
+    assert bench.open == set() and "left-0: closing failed: " in caplog.text
+    monkeypatch.undo()
+    bench.apply(replace(left, partitions={0: PartitionState(ME, 5, (ME,), (ME,))}))
+    bench.workers.run()
+    assert bench.open == {"left-0"}, "its files are free again"
 
 
 def test_a_topic_that_is_deleted_while_its_logs_wait_leaves_no_folder(bench: ReplicaManagerBench) -> None:

@@ -1,15 +1,14 @@
 """Keeps this broker's logs in step with the topics in ZooKeeper: opens those that it has a replica of, closes
 others.
 
-Owns opening (on worker threads, since recovery reads files) and deleting of logs, and opens those that are
-offline again once they were mended. `roles` decides which of them this broker leads, and which it follows.
-Decisions are pure: `replicas.plan`, `replicas.offline`.
+Owns opening (on worker threads, since recovery reads files) of logs, and opens those that are offline again
+once they were mended. `roles` decides which of them this broker leads, and which it follows; `closing` closes
+and deletes them. Decisions are pure: `replicas.plan`, `replicas.offline`.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from uuid import UUID
 from headrace.broker.leadership.resigning import Resigning
 from headrace.broker.partition import Partition
 from headrace.broker.replicas import high_watermarks
+from headrace.broker.replicas.closing import Closing
 from headrace.broker.replicas.fetcher import Fetchers
 from headrace.broker.replicas.folders import Folders
 from headrace.broker.replicas.followed import FollowedPartition, FollowedPartitions
@@ -39,15 +39,12 @@ from headrace.broker.workers import THREADS, Workers
 from headrace.coordination.topics import TopicState
 from headrace.log.directory import LogDirectory, PartitionName
 from headrace.log.errors import LogError
-from headrace.log.files import FileReference
 from headrace.log.partition import PartitionLog
 
 logger = logging.getLogger(__name__)
 
 # Fewer than the threads, which fsync, too: producers wait for no more than one log to be opened.
 OPENED_AT_ONCE_MAX: Final = THREADS - 1
-# A client that is reading a deleted log gets so long to take its last response; then its bytes are freed.
-DELETED_READ_MAX_MS: Final = 5_000
 
 Call = Callable[[], None]
 
@@ -83,6 +80,7 @@ class ReplicaManager:
         self._workers = workers
         self.removals = Removals(workers)
         self._folders = Folders()
+        self._closing = Closing(state, directory, workers, self._folders, self.removals)
         self._opening: dict[PartitionName, _Opening] = {}
         self._offline: dict[PartitionName, OfflineLog] = {}
         # Logs that went offline, and still have open files.
@@ -201,7 +199,7 @@ class ReplicaManager:
                         tried.log.abandon()
                         self._directory.release(name)
                     if opening.may_delete:
-                        self._delete_folder_if_gone(name, topic_id)
+                        self._closing.delete_folder_if_gone(name, topic_id)
             finally:
                 self._folders.leave(name)
             self._check_idle()
@@ -262,7 +260,7 @@ class ReplicaManager:
             return
         if offline is not None:
             if delete:
-                self._delete_folder_if_gone(name, offline.topic_id)
+                self._closing.delete_folder_if_gone(name, offline.topic_id)
             return
         topic_id = self._roles.topic_id(name)
         if topic_id is None:
@@ -270,60 +268,17 @@ class ReplicaManager:
         if self._state.forget_unopened(name):
             self._failed = [failed for failed in self._failed if failed.name != name]
 
-        def close(log: PartitionLog) -> None:
+        def take(log: PartitionLog) -> None:
             try:
-                self._close(name, topic_id, log, delete=delete)
+                if delete:
+                    self._closing.delete(name, topic_id, log)
+                else:
+                    self._closing.close(name, log)
             finally:
                 self._folders.leave(name)
 
         self._folders.use(name)
-        self._roles.take(name, close, is_deleted=delete and is_gone)
-
-    def _close(self, name: PartitionName, topic_id: UUID, log: PartitionLog, *, delete: bool) -> None:
-        if delete:
-            in_use = log.abandon()
-            self._directory.release(name)
-            if self._delete_folder_if_gone(name, topic_id) and in_use:
-                self._state.loop.call_later(DELETED_READ_MAX_MS, lambda: self._free(name, in_use))
-            logger.info("%s: deleted", name)
-        else:
-            log.close()
-            self._directory.release(name)
-            logger.info("%s: closed", name)
-
-    def _delete_folder_if_gone(self, name: PartitionName, topic_id: UUID) -> bool:
-        """Returns whether the folder is being deleted."""
-        view = self._state.view
-        state = view.partition(view.names_by_id.get(topic_id, ""), name.partition)
-        if state is not None and self._state.broker_id in (state.leader, *state.replicas):
-            return False
-        try:
-            left = self._directory.delete(name, topic_id)
-        except (LogError, OSError) as error:
-            logger.error("%s: its files are not deleted: %s", name, error)
-            return False
-        if left is None:
-            return False
-
-        self.removals.add(left, name)
-        return True
-
-    def _free(self, name: PartitionName, files: list[FileReference]) -> None:
-        """Frees the bytes of deleted files that slow clients keep open; their connections end."""
-
-        def cut() -> int:
-            still_open = [file for reference in files if (file := reference()) is not None]
-            for file in still_open:
-                os.ftruncate(file.fd, 0)
-            return len(still_open)
-
-        def freed(count: int | None, error: Exception | None) -> None:
-            if error is not None:
-                logger.error("%s: its deleted files could not be emptied: %s", name, error)
-            elif count:
-                logger.info("%s: %d deleted files were still being read, and are empty now", name, count)
-
-        self._workers.submit(cut, freed)
+        self._roles.take(name, take, is_deleted=delete and is_gone)
 
     # --- logs that are offline ---
 
