@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +22,8 @@ from headrace.log.directory import PartitionName
 from headrace.log.errors import AddressOutOfRangeError
 from headrace.log.partition import PartitionLog
 from headrace.log.segments import SegmentList
+from headrace.wire.batch import read_header
+from headrace.wire.errors import ErrorCode
 from headrace.wire.records import Record, encode_batch
 
 FAR_FUTURE_MS = 10**15
@@ -66,9 +70,33 @@ class Site:
         log.flush()
         return log
 
+    def produce(self, name: str) -> Waiter:
+        """Stages a batch, which the end of the wakeup writes."""
+        partition = self.partitions.get(name, 0)
+        assert partition is not None
+        raw = bytearray(encode_batch([Record(0, 1_000, None, b"x")]))
+        partition.log.stage(raw, read_header(raw))
+        waiter = Waiter(partition.log.staged_end_address)
+        self.partitions.staged(partition, waiter, 1)
+        return waiter
+
     def files(self) -> list[str]:
         """The files that still take room on the disk."""
         return sorted(path.name for path in self._folder.glob("*/*.log*") if path.stat().st_size)
+
+
+class Waiter:
+    """A producer's request with acks=1."""
+
+    timeout_ms = 30_000
+    durable = False
+
+    def __init__(self, end_address: int) -> None:
+        self.end_address = end_address
+        self.codes: list[ErrorCode] = []
+
+    def appended(self, code: ErrorCode, message: str | None) -> None:
+        self.codes.append(code)
 
 
 @pytest.fixture
@@ -131,3 +159,25 @@ def test_a_segment_that_cannot_be_taken_out_hides_none_that_were(
         log.position(starts[1] + 1)
     site.retention.enforce()
     assert "retention failed: [Errno 5]" in caplog.text
+
+
+def test_what_a_full_disk_refused_meanwhile_is_not_acknowledged(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention makes room, so the next batch of the same wakeup is stored, at the same address."""
+    log = site.lead("led", 0)
+    site.produce("led")
+    site.partitions.commit()
+    refused = site.produce("led")
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwritev", full)
+        site.retention.enforce()
+    stored = site.produce("led")
+    assert stored.end_address == refused.end_address
+    site.partitions.commit()
+    assert refused.codes == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert stored.codes == [ErrorCode.NONE] and log.end_address == stored.end_address

@@ -341,6 +341,9 @@ class Partitions:
         """Deletes some of a log's expired segments, if it is still led here; returns their files, which the
         caller removes.
         """
+        # A segment that is rolled is written first. If that fails, those who wait for it must hear of it
+        # before the next batch gets the same address.
+        self.commit()
         if self.get(partition.topic, partition.index) is not partition:
             return []
         try:
