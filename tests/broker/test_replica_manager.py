@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fix_replica_manager import ME, ReplicaManagerBench, led_elsewhere, topic
+from headrace.broker.loop import Timer
+from headrace.broker.partitions import LAZY_FLUSH_MS
 from headrace.broker.replicas.manager import OPENED_AT_ONCE_MAX
 from headrace.broker.settings.config import BrokerConfig, TopicConfig
 from headrace.broker.workers import THREADS
 from headrace.coordination.topics import NO_LEADER, PartitionState
 from headrace.log import checkpoint
 from headrace.log.directory import PartitionName
+from headrace.wire.batch import read_header
 from headrace.wire.records import Record, encode_batch
 
 
@@ -155,6 +158,32 @@ def test_a_change_looks_at_the_changed_topic_alone(
     assert [each and (each.config.log.retention_ms, each.leader_epoch) for each in changed] == [(5000, 7)] * 4
     untouched = bench.state.partitions.get("other-0", 0)
     assert untouched is not None and untouched.leader_epoch == 0
+
+
+def test_flush_settings_that_are_changed_hold_for_what_waits_already(
+    bench: ReplicaManagerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timers: list[tuple[float, Timer]] = []
+
+    def later(delay_ms: float, call: Callable[[], None]) -> Timer:
+        timers.append((delay_ms, Timer(call)))
+        return timers[-1][1]
+
+    monkeypatch.setattr(bench.state.partitions, "_call_later", later)
+    monkeypatch.setattr(bench.state.partitions, "_monotonic_ms", lambda: 0.0)
+    one = topic("one", 1, flush_ms="3600000")
+    bench.apply(one)
+    bench.workers.run()
+    partition = bench.state.partitions.get("one", 0)
+    assert partition is not None
+    raw = bytearray(encode_batch([Record(0, 1_000, None, b"v")]))
+    partition.log.stage(raw, read_header(raw))
+    bench.state.partitions.staged(partition, None, 1)
+    bench.state.partitions.commit()
+    bench.apply(replace(one, config={"flush.ms": "1000"}))
+    assert [(delay_ms, timer.call is None) for delay_ms, timer in timers] == [(3.6e6, True), (1e3, False)]
+    bench.apply(replace(one, config={}))
+    assert timers[1][1].call is None and timers[2][0] == LAZY_FLUSH_MS
 
 
 def test_topics_come_go_move_and_are_recreated(bench: ReplicaManagerBench) -> None:

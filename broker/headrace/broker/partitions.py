@@ -214,6 +214,13 @@ class Partitions:
         if partition.log.flushed_address < partition.log.end_address:
             self._schedule_flush(partition)
 
+    def config_changed(self, partition: Partition) -> None:
+        """Schedules the flush that is due later anew: its topic may have other flush settings now."""
+        if partition.flush_timer is not None:
+            partition.flush_timer.cancel()
+            partition.flush_timer = None
+            self.request_flush(partition)
+
     def _schedule_flush(self, partition: Partition, *, follows: bool = False) -> None:
         """Starts the next flush, now or later. `follows`: the last one has just ended."""
         if partition.flushing or partition.failure:

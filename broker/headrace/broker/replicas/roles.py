@@ -169,6 +169,7 @@ class Roles:
             led.set_config(config)
             if led.failure is not None:
                 return
+            self._state.partitions.config_changed(led)
             if leads:
                 self._lead_on(led, topic.partitions[name.partition])
             else:
