@@ -149,14 +149,16 @@ def learn(state: BrokerState, connection: ClientConnection, frame: memoryview, r
     head_end = len(frame) - tail - len(part.records) - len(bytes_length(len(part.records), flexible))
     if head_end > HEAD_MAX_BYTES:
         return
-    templates = connection.templates
-    if len(templates.by_head) >= TEMPLATES_MAX or bytes(frame[len(frame) - tail :]) != bytes(tail):
+    templates, head = connection.templates, bytes(frame[CORRELATION_END:head_end])
+    is_full = len(templates.by_head) >= TEMPLATES_MAX and head not in templates.by_head
+    if is_full or bytes(frame[len(frame) - tail :]) != bytes(tail):
         return
     if head_end not in templates.head_ends:
         if len(templates.head_ends) >= HEAD_ENDS_MAX:
             return
         templates.head_ends = (head_end, *templates.head_ends)
-    templates.by_head[bytes(frame[CORRELATION_END:head_end])] = Template(partition, request)
+    # It replaces the template of the time before the partition was led elsewhere.
+    templates.by_head[head] = Template(partition, request)
 
 
 def serve(
