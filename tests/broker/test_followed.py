@@ -43,7 +43,7 @@ def following(tmp_path: Path) -> Following:
 
 
 def test_a_fetcher_hears_of_the_end_of_a_checkpoints_flush(following: Following) -> None:
-    following.partitions.checkpoint()
+    following.partitions.checkpoint(following.one)
     assert following.waits("fetcher")
     following.workers.run()
     assert following.heard == ["fetcher"]

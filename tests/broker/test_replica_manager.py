@@ -12,6 +12,7 @@ import pytest
 from fix_replica_manager import ME, ReplicaManagerBench, led_elsewhere, topic
 from headrace.broker.loop import Timer
 from headrace.broker.partitions import LAZY_FLUSH_MS
+from headrace.broker.replicas.checkpoints import TURN_MS, Checkpoints
 from headrace.broker.replicas.manager import OPENED_AT_ONCE_MAX
 from headrace.broker.settings.config import BrokerConfig, TopicConfig
 from headrace.broker.workers import THREADS
@@ -112,7 +113,7 @@ def test_a_disk_that_fails_while_a_log_is_closed_holds_up_no_other_partition(
     sync = os.fdatasync
 
     def fails(fd: int) -> None:
-        if os.readlink(f"/proc/self/fd/{fd}").startswith(str(bad.log.directory)):
+        if bad.log.directory in Path(f"/proc/self/fd/{fd}").readlink().parents:
             raise OSError(5, "Input/output error")
         sync(fd)
 
@@ -283,11 +284,40 @@ def test_a_flush_of_a_deleted_topic_changes_nothing_of_the_one_made_again(
     found = bench.state.partitions.get("t", 0) or bench.followed.get(PartitionName("t", 0))
     assert found is not None
     found.log.append(encode_batch([Record(0, 1_000, None, b"v" * 10_000)]))
-    bench.state.partitions.checkpoint()
-    bench.followed.checkpoint()
+    Checkpoints(bench.state.partitions, bench.followed, TURN_MS).take_turn()
     assert len(bench.workers.jobs) == 1 and found.flushing
     bench.apply(again)
     run_the_last_first(bench)
     (folder,) = bench.directory.path.glob("t-0*")
     saved = checkpoint.load(folder)
     assert saved is not None and saved.recovery_point == 0
+
+
+def test_checkpoints_of_many_logs_do_not_all_come_before_a_fsync(bench: ReplicaManagerBench) -> None:
+    follows = {index: PartitionState(9, 1, (ME, 9), (ME, 9)) for index in range(7)}
+    bench.apply(topic("led", 23), replace(topic("followed", 7), partitions=follows))
+    bench.workers.run()
+    logs = [each.log for each in bench.state.partitions] + [each.log for each in bench.followed]
+    for log in logs:
+        log.append(encode_batch([Record(0, 1_000, None, b"v")]))
+    bench.workers.most = 0
+    checkpoints = Checkpoints(bench.state.partitions, bench.followed, 10 * TURN_MS)
+    assert checkpoints.turn_ms == TURN_MS
+
+    def saved() -> int:
+        found = [checkpoint.load(log.directory) for log in logs]
+        return sum(each is not None and each.recovery_point > 0 for each in found)
+
+    for turn in range(1, 11):
+        checkpoints.take_turn()
+        bench.workers.run()
+        assert saved() == 3 * turn
+    assert bench.workers.most == 3
+    gone = bench.state.partitions.get("led", 22)
+    assert gone is not None
+    gone.log.append(encode_batch([Record(0, 1_000, None, b"v")]))
+    checkpoints.take_turn()
+    bench.state.partitions.remove(gone)
+    for _ in range(9):
+        checkpoints.take_turn()
+    assert not bench.workers.jobs and not gone.flushing

@@ -1,4 +1,4 @@
-"""Retention of all logs of a broker: the loop takes segments out in short turns, a thread frees their bytes."""
+"""Retention of all logs of a broker: the loop takes segments out in turns, a thread frees their bytes."""
 
 from __future__ import annotations
 

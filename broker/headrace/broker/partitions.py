@@ -365,11 +365,12 @@ class Partitions:
             self._wake_followers(partition)
         return deleted
 
-    def checkpoint(self) -> None:
-        """Saves every log's checkpoint with its next flush, or now if nothing is to be flushed."""
-        for partition in self:
-            if partition.log.request_checkpoint() and not partition.flushing and not partition.failure:
-                self._start_flush(partition)
+    def checkpoint(self, partition: Partition) -> None:
+        """Saves a log's checkpoint with its next flush, or now if nothing is to be flushed."""
+        if self.get(partition.topic, partition.index) is not partition or partition.failure:
+            return
+        if partition.log.request_checkpoint() and not partition.flushing:
+            self._start_flush(partition)
 
     def close(self) -> None:
         """Flushes and closes every log."""

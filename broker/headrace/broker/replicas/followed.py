@@ -288,11 +288,11 @@ class FollowedPartitions:
             followed.wake_readers()  # their offsets may have been in these segments
         return deleted
 
-    def checkpoint(self) -> None:
-        """Saves every log's checkpoint with its next flush, or now if nothing is to be flushed."""
-        for followed in self:
-            if followed.cutting or not followed.log.request_checkpoint() or followed.flushing:
-                continue
+    def checkpoint(self, followed: FollowedPartition) -> None:
+        """Saves a log's checkpoint with its next flush, or now if nothing is to be flushed."""
+        if followed.cutting or self.get(followed.name) is not followed:
+            return
+        if followed.log.request_checkpoint() and not followed.flushing:
             self._begin_flush(followed, lambda _: None)
 
     def close(self) -> None:

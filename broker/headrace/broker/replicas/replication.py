@@ -11,6 +11,7 @@ from typing import Final
 
 from headrace.broker.leadership.resigning import Resigning
 from headrace.broker.network.peers import Peers
+from headrace.broker.replicas.checkpoints import Checkpoints
 from headrace.broker.replicas.fetcher import CLIENT_ID, RESPONSE_MAX_BYTES, Fetchers
 from headrace.broker.replicas.followed import FollowedPartitions
 from headrace.broker.replicas.in_sync_changes import InSyncChanges
@@ -51,6 +52,8 @@ class Replication:
         self._retention = Retention(
             state.partitions, self.followed, self.manager.removals, state.loop.call_later
         )
+        self._checkpoint_ms: float = state.config["log.flush.offset.checkpoint.interval.ms"]
+        self._checkpoints = Checkpoints(state.partitions, self.followed, self._checkpoint_ms)
         self._files = files
         self._is_noting = False
         self._looked_at = 0  # logs, in all rounds
@@ -61,7 +64,8 @@ class Replication:
         self.manager.begin(topics)
         state, loop = self._state, self._state.loop
         loop.every(state.config["log.retention.check.interval.ms"], self._retention.enforce)
-        loop.every(state.config["log.flush.offset.checkpoint.interval.ms"], self._checkpoint)
+        loop.every(self._checkpoints.turn_ms, self._checkpoints.take_turn)
+        loop.every(self._checkpoint_ms, self.manager.save_high_watermarks)
         loop.every(NOTE_EVERY_MS, self._note_flushed)
         loop.every(LOOK_INTERVAL_MS, self.manager.look_after_offline)
         loop.every(self._in_sync.check_ms, self._in_sync.check)
@@ -85,11 +89,6 @@ class Replication:
             for followed in self.followed
             if followed.log.offline is None
         ]
-
-    def _checkpoint(self) -> None:
-        self._state.partitions.checkpoint()
-        self.followed.checkpoint()
-        self.manager.save_high_watermarks()
 
     def _note_flushed(self) -> None:
         """Notes beside each log how far it was flushed (`log.flushed`), on a thread, unless it still does."""
