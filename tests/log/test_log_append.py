@@ -14,6 +14,8 @@ from headrace.log.config import LogConfig, flush_wait_ms
 from headrace.log.errors import AddressMismatchError, AddressOutOfRangeError, LogStorageError
 from headrace.log.files import FileSlice
 from headrace.log.partition import PartitionLog
+from headrace.log.segment import Segment
+from headrace.log.segments import SegmentList
 from headrace.wire.batch import hop, read_header, readdress, verify
 from headrace.wire.records import Record, decode_records, encode_batch
 
@@ -333,6 +335,31 @@ def test_a_copy_restarts_after_a_gap(tmp_path: Path, flushed: bool) -> None:
     assert again.start_address == 10_000_000
     assert content(again)[-len(b"after the gap") - 1 : -1] == b"after the gap"
     again.close()
+
+
+def test_while_a_thread_restarts_a_copy_another_may_ask_where_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower's log is restarted on a thread, and DescribeLogDirs does not wait for that."""
+    log = PartitionLog(tmp_path / "t-0")
+    log.append(batch())
+    log.flush()
+    asked: list[int] = []
+    forget, delete = SegmentList._forget_sealed, Segment.delete
+
+    def forgotten(segments: SegmentList) -> None:
+        asked.append(segments.start_address)
+        forget(segments)
+
+    def deleted(segment: Segment) -> None:
+        asked.append(log.start_address)
+        delete(segment)
+
+    monkeypatch.setattr(SegmentList, "_forget_sealed", forgotten)
+    monkeypatch.setattr(Segment, "delete", deleted)
+    log.restart(10_000)
+    assert asked == [10_000, 10_000]
+    log.close()
 
 
 def test_a_restart_that_a_crash_undid_restores_the_old_log(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import SupportsIndex
+
 import pytest
 
 from headrace.log.epochs import UNKNOWN_EPOCH, EpochEnd, EpochStart, LeaderEpochs
@@ -76,3 +78,18 @@ def test_forget_before_moves_the_first_start() -> None:
     assert epochs.starts() == ((5, 350), (6, 400))
     epochs.forget_before(20)
     assert epochs.starts() == ((5, 350), (6, 400))
+
+
+def test_while_one_thread_truncates_another_may_ask() -> None:
+    """The loop saves high watermarks while a thread cuts a followed log."""
+    log = LeaderEpochs([EpochStart(2, 100), EpochStart(5, 300), EpochStart(6, 400)])
+    asked: list[int] = []
+
+    class Watched(list[int]):
+        def __delitem__(self, at: SupportsIndex | slice) -> None:
+            super().__delitem__(at)
+            asked.append(log.at(1_000))
+
+    log._epochs, log._addresses = Watched(log._epochs), Watched(log._addresses)
+    log.truncate(150)
+    assert log.starts() == (EpochStart(2, 100),) and set(asked) == {5, 2}

@@ -101,9 +101,11 @@ class LeaderEpochs:
         return self._epochs[at - 1] if at else NO_EPOCH
 
     def truncate(self, address: int) -> None:
-        """Forgets the epochs that begin at `address` or behind it: the log was cut there."""
+        """Forgets the epochs that begin at `address` or behind it: the log was cut there. `at` may be called
+        meanwhile, by another thread.
+        """
         while self._addresses and self._addresses[-1] >= address:
-            del self._epochs[-1], self._addresses[-1]
+            del self._addresses[-1], self._epochs[-1]
         self.latest = self._epochs[-1] if self._epochs else NO_EPOCH
         self._last_address = -1
 

@@ -69,8 +69,7 @@ class SegmentList:
 
     def add(self, segment: Segment) -> None:
         """Appends a segment, which becomes the active one."""
-        if self._segments:
-            self._unflushed.append(self.active)
+        self._unflushed.append(self.active)
         self._segments.append(segment)
         self._bases.append(segment.base_address)
         self.active = segment
@@ -96,10 +95,12 @@ class SegmentList:
         index.remove(directory, self.active.base_address)  # a thread may just have written one: `IndexJob`
 
     def replace_all(self, segment: Segment) -> None:
-        """Makes `segment` the only one; deletes the files of the others."""
-        deleted, self._segments, self._bases = self._segments, [], []
+        """Makes `segment` the only one; deletes the files of the others. There is a start and an end at each
+        moment: another thread may ask for them.
+        """
+        deleted = self._segments
+        self._segments, self._bases, self.active = [segment], [segment.base_address], segment
         self._forget_sealed()
-        self.add(segment)
         for old in deleted:
             old.delete()
 

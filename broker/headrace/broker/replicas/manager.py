@@ -107,8 +107,8 @@ class ReplicaManager:
         """Saves them on a thread, unless it still does."""
         if self._is_saving:
             return
-        self._is_saving = True
         known = self._roles.high_watermarks()
+        self._is_saving = True
 
         def saved(_: None, error: Exception | None) -> None:
             self._is_saving = False
