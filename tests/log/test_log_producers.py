@@ -14,6 +14,7 @@ from headrace.log.producers import (
     StoredBatch,
     advance,
     check_sequence,
+    follows,
 )
 from headrace.wire.batch import SEQUENCE_SPAN
 
@@ -33,6 +34,8 @@ def test_the_next_sequence_is_accepted_and_the_last_five_batches_are_duplicates(
         first = (expected + distance) % SEQUENCE_SPAN if entry is not None else start
         last = (first + count - 1) % SEQUENCE_SPAN
         got = check_sequence(entry, new_epoch, first, last)
+        is_next = got.verdict is SequenceVerdict.ACCEPT and (entry is None or new_epoch == entry.epoch)
+        assert follows(entry, new_epoch, first) == is_next
         copy = next((at for *span, at in history[-BATCHES_KEPT:] if span == [first, last]), None)
         if entry is None:
             assert got.verdict is SequenceVerdict.ACCEPT, "an unknown producer may begin anywhere (KIP-360)"

@@ -138,8 +138,8 @@ class PartitionLog:
         base_offset = self._staging.add(batch, address, header, leader_epoch)
         self.staged_end_address = address + size_bytes
         if header.producer_id >= 0:
-            self._staging.undo.append((header.producer_id, self.producers.get(header.producer_id)))
-            self.producers.note(header, base_offset)
+            before = self.producers.note(header, base_offset)
+            self._staging.undo.append((header.producer_id, before))
         return base_offset
 
     def commit(self) -> None:

@@ -78,6 +78,15 @@ def check_sequence(
     return Checked(SequenceVerdict.OUT_OF_ORDER, expected_sequence=expected)
 
 
+def follows(entry: ProducerEntry | None, epoch: int, first_sequence: int) -> bool:
+    """Whether `check_sequence` accepts the batch for the usual reason: it is the next one of its epoch, or
+    the first of its producer.
+    """
+    if entry is None:
+        return True
+    return epoch == entry.epoch and first_sequence == (entry.batches[-1].last_sequence + 1) % SEQUENCE_SPAN
+
+
 def advance(
     entry: ProducerEntry | None,
     epoch: int,
@@ -141,15 +150,17 @@ class ProducerStates:
         if len(entries) > PRODUCERS_MAX:
             del entries[next(iter(entries))]
 
-    def note(self, header: BatchHeader, base_offset: int) -> None:
-        """Records an accepted batch; ignores batches without a producer id."""
+    def note(self, header: BatchHeader, base_offset: int) -> ProducerEntry | None:
+        """Records an accepted batch, unless it has no producer id; returns what was known of its producer."""
         producer_id = header.producer_id
-        if producer_id >= 0:
-            before = self._entries.get(producer_id)
-            sequences = header.base_sequence, header.last_sequence
-            self.put(
-                producer_id, advance(before, header.producer_epoch, *sequences, base_offset, self.clock_ms())
-            )
+        if producer_id < 0:
+            return None
+        before = self._entries.get(producer_id)
+        sequences = header.base_sequence, header.last_sequence
+        self.put(
+            producer_id, advance(before, header.producer_epoch, *sequences, base_offset, self.clock_ms())
+        )
+        return before
 
     def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
         """Undoes a `put`: `entry` is the one before it, if any."""

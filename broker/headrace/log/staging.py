@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from headrace.log.errors import AddressMismatchError
 from headrace.log.producers import ProducerEntry
-from headrace.wire.batch import BatchHeader, hop, readdress
+from headrace.wire.batch import BatchHeader, hop, place
 from headrace.wire.primitives import Buffer
 
 # Smaller batches are copied into one buffer; larger ones are written from their own.
@@ -55,10 +55,10 @@ class Staging:
             at = len(gather)
             gather += batch
             if leader_epoch is not None:
-                base_offset = readdress(gather, at, address, leader_epoch)
+                base_offset = place(gather, at, header, address, leader_epoch)
         else:
             if leader_epoch is not None:
-                base_offset = readdress(batch, 0, address, leader_epoch)  # type: ignore[arg-type]
+                base_offset = place(batch, 0, header, address, leader_epoch)  # type: ignore[arg-type]
             self.buffers.append(batch)
             self._gather = bytearray()
         epoch = header.partition_leader_epoch if leader_epoch is None else leader_epoch

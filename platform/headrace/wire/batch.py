@@ -46,6 +46,7 @@ CONTROL_BIT: Final = 0x20
 HEADER = struct.Struct(">qiibIhiqqqhii")
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
 _OFFSET = struct.Struct(">q")
+_PLACE = struct.Struct(">qii")
 _PRODUCER = struct.Struct(">qhi")
 _INT32 = struct.Struct(">i")
 _UINT32 = struct.Struct(">I")
@@ -186,6 +187,15 @@ def readdress(buffer: bytearray | memoryview, at: int, address: int, leader_epoc
     base_offset: int = address + LENGTH_END_BYTES + batch_length - record_count
     _OFFSET.pack_into(buffer, at, base_offset)
     _INT32.pack_into(buffer, at + LENGTH_END_BYTES, leader_epoch)
+    return base_offset
+
+
+def place(
+    buffer: bytearray | memoryview, at: int, header: BatchHeader, address: int, leader_epoch: int
+) -> int:
+    """Like `readdress`, for a batch whose header was read already."""
+    base_offset = address + LENGTH_END_BYTES + header.batch_length - header.record_count
+    _PLACE.pack_into(buffer, at, base_offset, header.batch_length, leader_epoch)
     return base_offset
 
 

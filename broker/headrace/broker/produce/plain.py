@@ -19,7 +19,7 @@ from headrace.broker.partition import Partition
 from headrace.broker.produce.job import ACKS_ALL, ACKS_NONE, abort_after_failure
 from headrace.broker.state import BrokerState
 from headrace.log.errors import LogStorageError
-from headrace.log.producers import SequenceVerdict, check_sequence
+from headrace.log.producers import follows
 from headrace.log.staging import COPY_BELOW_BYTES
 from headrace.wire.batch import ATTRIBUTES_AT, HEADER, HEADER_SIZE_BYTES, LENGTH_END_BYTES, MAGIC, BatchHeader
 from headrace.wire.compression import Codec
@@ -248,13 +248,7 @@ def _check(
         header.producer_epoch < 0
         or header.base_sequence < 0
         or state.refusals.concern(producer_id)  # `produce.job` checks the order
-        or check_sequence(
-            partition.log.producers.get(producer_id),
-            header.producer_epoch,
-            header.base_sequence,
-            header.last_sequence,
-        ).verdict
-        is not SequenceVerdict.ACCEPT
+        or not follows(partition.log.producers.get(producer_id), header.producer_epoch, header.base_sequence)
     ):
         return None
     config = partition.config
