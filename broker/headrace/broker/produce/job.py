@@ -18,7 +18,7 @@ from headrace.broker.produce import validation
 from headrace.broker.produce.checks import Found, Unopened
 from headrace.broker.produce.opening import needs_opening
 from headrace.broker.produce.refusals import SequencedBatch, StoredSequence, sequenced_batch
-from headrace.broker.produce.staging import stage
+from headrace.broker.produce.staging import NOT_STAMPED, Staged, stage
 from headrace.broker.produce.validation import Batches
 from headrace.broker.settings.config import is_mirror
 from headrace.broker.state import BrokerState
@@ -174,18 +174,18 @@ class ProduceJob:
         base_offset: int,
         message: str | None,
         record_errors: tuple[RecordError, ...] = (),
+        stamped_ms: int = NOT_STAMPED,
     ) -> None:
         """Records one partition's outcome; the last one completes the response."""
         topic, part = self.parts[place]
         name = self.topic_name(topic) or ""
         found = self._state.partitions.get(name, part.partition)
-        stamped = found is not None and code is ErrorCode.NONE and found.config.log_append_time
         misdirected = code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         result = ProducePartitionResult(
             part.partition,
             code,
             base_offset,
-            self._state.clock_ms() if stamped else -1,
+            stamped_ms if code is ErrorCode.NONE else NOT_STAMPED,
             -1 if found is None else found.log.start_address,
             message,
             record_errors,
@@ -233,14 +233,14 @@ class ProduceJob:
 class PartitionAppend:
     """One partition of a job, until its bytes are written (or durable)."""
 
-    __slots__ = ("_base_offset", "_job", "_place", "durable", "end_address")
+    __slots__ = ("_job", "_place", "_staged", "durable", "end_address")
 
     def __init__(
-        self, job: ProduceJob, place: int, base_offset: int, end_address: int, *, durable: bool
+        self, job: ProduceJob, place: int, staged: Staged, end_address: int, *, durable: bool
     ) -> None:
         self._job = job
         self._place = place
-        self._base_offset = base_offset
+        self._staged = staged
         self.end_address = end_address
         self.durable = durable
 
@@ -249,9 +249,10 @@ class PartitionAppend:
         return self._job.timeout_ms
 
     def appended(self, code: ErrorCode, message: str | None) -> None:
-        base_offset = self._base_offset if code is ErrorCode.NONE else -1
+        base_offset, _, stamped_ms = self._staged
         try:
-            self._job.complete(self._place, code, base_offset, message)
+            stored_at = base_offset if code is ErrorCode.NONE else -1
+            self._job.complete(self._place, code, stored_at, message, stamped_ms=stamped_ms)
         except Exception:
             abort_after_failure(self._job.connection)
 
@@ -331,14 +332,14 @@ def _stage_all(
             if body.acks == ACKS_ALL:
                 state.check_in_sync(partition)
             batches, opened = _result(job.batches[place]), _result(found.get(place))
-            base, count = stage(state, partition, batches, opened, may_keep=may_keep)
+            staged = stage(state, partition, batches, opened, may_keep=may_keep)
         except Refused as refused:
             job.refuse(place, refused)
             refused.kept()
             continue
         end = partition.log.staged_end_address
-        append = PartitionAppend(job, place, base, end, durable=body.acks == ACKS_ALL)
-        state.partitions.staged(partition, append, count)
+        append = PartitionAppend(job, place, staged, end, durable=body.acks == ACKS_ALL)
+        state.partitions.staged(partition, append, staged.records)
     if pass_on is not None and passed:
         pass_on(job, body, passed)
 

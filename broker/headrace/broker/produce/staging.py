@@ -7,6 +7,7 @@ checks the batch alone.
 from __future__ import annotations
 
 import logging
+from typing import Final, NamedTuple
 
 from headrace.broker.errors import Refused
 from headrace.broker.partition import Partition
@@ -23,12 +24,23 @@ from headrace.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
+NOT_STAMPED: Final = -1
+
+
+class Staged(NamedTuple):
+    """`stamped_ms`: the time that the batch got, with LogAppendTime; `NOT_STAMPED` for its producer's own, or
+    a duplicate, whose first copy has another one.
+    """
+
+    base_offset: int
+    records: int
+    stamped_ms: int = NOT_STAMPED
+
 
 def stage(
     state: BrokerState, partition: Partition, batches: Batches, opened: Opened | None, *, may_keep: bool
-) -> tuple[int, int]:
-    """Returns `(base offset, records staged)`. `opened`: what was found in the batch; `may_keep`: the batches
-    may be kept and written to.
+) -> Staged:
+    """`opened`: what was found in the batch; `may_keep`: the batches may be kept and written to.
 
     A duplicate has its first copy's base offset and stages nothing. Raises `Refused`.
     """
@@ -47,7 +59,7 @@ def stage(
 
 def _stage_one(
     state: BrokerState, partition: Partition, batches: Batches, opened: Opened | None, *, may_keep: bool
-) -> tuple[int, int]:
+) -> Staged:
     if len(batches) != 1:
         raise Refused(
             ErrorCode.INVALID_RECORD, f"{len(batches)} batches for {partition.name}: exactly one is allowed"
@@ -58,16 +70,18 @@ def _stage_one(
     if header.producer_id >= 0:
         base_offset = _check_sequence(partition, header)
         if base_offset >= 0:
-            return base_offset, 0
+            return Staged(base_offset, 0)
     if opened is None and needs_opening(header, config):
         raise Refused(
             ErrorCode.LEADER_NOT_AVAILABLE,
             f"{partition.name} was opened, or got other settings, while the batch arrived: send it again",
         )
-    stored, stored_header = validation.to_store(batch, header, config, state.clock_ms(), opened)
+    now_ms = state.clock_ms()
+    stored, stored_header = validation.to_store(batch, header, config, now_ms, opened)
     if stored is batch and not may_keep and len(batch) >= COPY_BELOW_BYTES:
         stored = memoryview(bytearray(batch))
-    return partition.log.stage(stored, stored_header), header.record_count
+    base_offset = partition.log.stage(stored, stored_header)
+    return Staged(base_offset, header.record_count, now_ms if config.log_append_time else NOT_STAMPED)
 
 
 def _check_sequence(partition: Partition, header: BatchHeader) -> int:
@@ -87,7 +101,7 @@ def _check_sequence(partition: Partition, header: BatchHeader) -> int:
     )
 
 
-def _stage_verbatim(partition: Partition, batches: Batches, *, may_keep: bool) -> tuple[int, int]:
+def _stage_verbatim(partition: Partition, batches: Batches, *, may_keep: bool) -> Staged:
     """Stages a mirror's batches: they must carry exactly the addresses they get here."""
     log = partition.log
     first = batches[0][1]
@@ -111,7 +125,7 @@ def _stage_verbatim(partition: Partition, batches: Batches, *, may_keep: bool) -
         kept = batch if may_keep or len(batch) < COPY_BELOW_BYTES else memoryview(bytearray(batch))
         log.stage(kept, header, verbatim=True)
         count += header.record_count
-    return first.base_offset, count
+    return Staged(first.base_offset, count)
 
 
 def _pass_gap(partition: Partition, base: int) -> None:
