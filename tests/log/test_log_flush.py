@@ -11,6 +11,7 @@ from headrace.log import checkpoint
 from headrace.log.config import LogConfig
 from headrace.log.flush import FlushJob
 from headrace.log.partition import PartitionLog
+from headrace.log.segment import Segment
 from headrace.wire.records import Record, encode_batch
 
 
@@ -68,6 +69,29 @@ def test_a_job_begun_before_a_roll_covers_the_old_segment_alone(tmp_path: Path) 
     log.end_flush(flushed)
     log.flush()
     assert log.flushed_address == log.end_address
+    log.close()
+
+
+def test_a_job_looks_at_the_last_segments_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A week of 1 MB a second is 4,700 segments, and a partition may begin hundreds of flushes a second."""
+    log = PartitionLog(tmp_path / "t-0", LogConfig(segment_bytes=250))
+    for _ in range(20):
+        log.append(batch(b"x" * 200))
+    log.flush()
+    log.append(batch(b"y" * 200))
+    log.append(batch(b"z" * 200))
+    looks: list[Segment] = []
+
+    def counted(segment: Segment) -> int:
+        looks.append(segment)
+        return segment.base_address + segment.size_bytes
+
+    monkeypatch.setattr(Segment, "end_address", property(counted))
+    job = begun(log)
+    assert len(job.files) == 2 and len(set(looks)) <= 4
+    log.end_flush(job.run())
+    assert log.flushed_address == log.end_address
+    monkeypatch.undo()
     log.close()
 
 

@@ -238,11 +238,7 @@ class PartitionLog:
             if (checkpoint := self._take_checkpoint()) is None:
                 return None
             return FlushJob(self.directory, (), False, self.end_address, checkpoint)
-        files = tuple(
-            segment.file
-            for segment in self._segments
-            if segment.end_address > self.flushed_address and segment.size_bytes
-        )
+        files = tuple(segment.file for segment in self._segments.written_behind(self.flushed_address))
         directory_too, self._directory_unsynced = self._directory_unsynced, False
         self._segments.flush_began()
         end, checkpoint, active = self.end_address, self._take_checkpoint(), self._segments.active

@@ -57,6 +57,19 @@ class SegmentList:
         at = bisect_right(self._bases, base_address)
         return self._segments[at] if at < len(self._segments) else None
 
+    def written_behind(self, address: int) -> list[Segment]:
+        """Returns those that hold bytes behind `address`, in order. Looks at no others: a week's log has
+        thousands, and each flush asks.
+        """
+        found = []
+        for segment in reversed(self._segments):
+            if segment.end_address <= address:
+                break
+            if segment.size_bytes:
+                found.append(segment)
+        found.reverse()
+        return found
+
     def sealed(self) -> Sequence[Segment]:
         """Returns all segments but the active one."""
         return self._segments[:-1]
