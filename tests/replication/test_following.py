@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from uuid import UUID
@@ -15,10 +16,12 @@ from headrace.broker.handlers import leader_epochs
 from headrace.broker.partition import Partition
 from headrace.broker.replicas.followed import _cut
 from headrace.broker.settings.config import BrokerConfig
+from headrace.log import gaps, set_aside
+from headrace.log.check import check_partition
 from headrace.log.config import LogConfig
 from headrace.log.epochs import EpochStart, LeaderEpochs
 from headrace.log.partition import PartitionLog
-from headrace.replication.following import Append, AskAgain, OwnLog, Restart, Truncate, next_step
+from headrace.replication.following import Append, AskAgain, OwnLog, PassGap, Restart, Truncate, next_step
 from headrace.replication.pull import DamagedBatchError
 from headrace.wire.errors import ErrorCode
 from headrace.wire.fetch import FetchPartitionResult
@@ -58,7 +61,7 @@ def follow_once(leader: PartitionLog, epoch: int, follower: PartitionLog, size_b
     own = OwnLog(follower.start_address, follower.end_address, follower.epochs)
     step = next_step(own, answer(leader, epoch, follower, size_bytes))
     assert not isinstance(step, AskAgain), step
-    if isinstance(step, Truncate | Restart):
+    if isinstance(step, Truncate | Restart | PassGap):
         _cut(follower, step)
         return True
     assert step.problem is None
@@ -132,6 +135,112 @@ def test_equal_lengths_do_not_hide_another_lineage(two: tuple[PartitionLog, Part
     assert content(old) == content(new)
     for log in two:
         log.close()
+
+
+SMALL = LogConfig(segment_bytes=1_024)
+BATCH_BYTES = len(batch("", 100))
+
+
+def with_gaps(folder: Path) -> PartitionLog:
+    """A leader's log of two epochs, of which two batches and the last one were set aside."""
+    log = PartitionLog(folder, SMALL)
+    for number in range(30):
+        log.leader_epoch = 1 if number < 15 else 3
+        log.append(batch(str(number), 100))
+    log.close()
+    second, last = (sorted(folder.glob("*.log"))[at] for at in (1, -1))
+    raw = bytearray(second.read_bytes())
+    for bad in (1, 2):
+        raw[bad * BATCH_BYTES + 80] ^= 1
+    second.write_bytes(raw)
+    os.truncate(last, last.stat().st_size - 7)
+    assert len(set_aside.set_aside(folder)[0].gaps) == 2
+    return PartitionLog(folder, SMALL)
+
+
+def files(log: PartitionLog) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(log.directory.glob("*.log")))
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether the next start opens it."""
+    return not check_partition(folder).findings
+
+
+def test_a_copy_passes_the_gaps_of_its_leader(tmp_path: Path) -> None:
+    """Else no new replica of such a log would ever be in sync: it would ask for what nobody has."""
+    leader = with_gaps(tmp_path / "leader-0")
+    copy = PartitionLog(tmp_path / "copy-0", SMALL)
+    follow(leader, 3, copy)
+    assert copy.end_address == copy.flushed_address == leader.end_address and files(copy) == files(leader)
+    assert copy.epochs.starts() == leader.epochs.starts()
+    leader.leader_epoch = 3
+    leader.append(batch("behind", 100))
+    follow(leader, 3, copy)
+    copy.close()
+    again = PartitionLog(tmp_path / "copy-0", SMALL)
+    assert again.end_address == leader.end_address and files(again) == files(leader)
+    assert is_whole(again.directory) and again.epochs.starts() == leader.epochs.starts()
+    found = [(gap.start, gap.end) for gap in gaps.load(again.directory)]
+    assert found == [(gap.start, gap.end) for gap in gaps.load(leader.directory)]
+    again.abandon()
+    leader.abandon()
+
+
+def test_a_copy_that_has_more_than_its_leader_keeps_it(tmp_path: Path) -> None:
+    whole = PartitionLog(tmp_path / "whole-0", SMALL)
+    leader = with_gaps(tmp_path / "leader-0")
+    gap, tail = gaps.load(leader.directory)
+    for number in range(30):
+        whole.leader_epoch = 1 if number < 15 else 3
+        whole.append(batch(str(number), 100))
+    whole.flush()
+    kept = whole.end_address
+    follow(leader, 3, whole)
+    assert whole.end_address == leader.end_address == tail.end == kept
+    assert gap.end - gap.start == 2 * BATCH_BYTES
+    whole.truncate(gap.start + BATCH_BYTES)
+    follow(leader, 3, whole)
+    assert whole.end_address == leader.end_address
+    assert len(files(whole)) == len(files(leader)) + BATCH_BYTES
+    whole.close()
+    assert is_whole(whole.directory)
+    leader.abandon()
+
+
+@pytest.mark.parametrize("fails", ["flush", "go_on_at", "sync"])
+def test_a_copy_that_could_not_pass_a_gap_does_so_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    leader = with_gaps(tmp_path / "leader-0")
+    copy = PartitionLog(tmp_path / "copy-0", SMALL)
+
+    def failing(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        if fails == "sync":
+            patched.setattr("headrace.log.passing.sync_directory", failing)
+        else:
+            patched.setattr(PartitionLog, fails, failing)
+        with pytest.raises(OSError, match="Input/output"):
+            follow(leader, 3, copy)
+    copy.abandon()
+    again = PartitionLog(tmp_path / "copy-0", SMALL)
+    follow(leader, 3, again)
+    again.close()
+    assert files(again) == files(leader) and is_whole(again.directory)
+    leader.abandon()
+
+
+def test_consumers_hear_nothing_of_gaps(tmp_path: Path) -> None:
+    leader = with_gaps(tmp_path / "leader-0")
+    partition = Partition("t", 0, UUID(int=1), CONFIG, leader, 3)
+    for gap in gaps.load(leader.directory):
+        epoch = leader.epochs.at(gap.start - 1)
+        assert leader_epochs.diverging(partition, epoch, gap.start, for_follower=True) is not None
+        assert leader_epochs.diverging(partition, epoch, gap.start) is None
+    leader.abandon()
 
 
 def test_a_copy_of_a_mirror_goes_by_its_sources_epochs(two: tuple[PartitionLog, PartitionLog]) -> None:

@@ -29,6 +29,7 @@ from headrace.log.producers import ProducerStates
 from headrace.log.reader import LogReader
 from headrace.log.recovery import open_log
 from headrace.log.retention import delete_expired, must_roll
+from headrace.log.saving import checkpoint_of
 from headrace.log.search import Search, first_at, greatest
 from headrace.log.segment import Segment
 from headrace.log.segments import SegmentList
@@ -207,6 +208,12 @@ class PartitionLog:
         self.epochs = LeaderEpochs()
         self._checkpointed_address = -1
 
+    def go_on_at(self, address: int) -> None:
+        """Begins a segment behind the end, once all is flushed and `log.gaps` allows the gap between; the
+        directory is the caller's. Raises `LogStorageError`."""
+        self._segments.add(self._new_segment(address))
+        self.end_address = self.flushed_address = self.staged_end_address = address
+
     def _begin_with(self, segment: Segment) -> None:
         self.notes.renew()
         self._segments.replace_all(segment)
@@ -295,28 +302,24 @@ class PartitionLog:
         return self._checkpoint_requested
 
     def _take_checkpoint(self) -> Checkpoint | None:
-        """Returns the checkpoint that is requested or due; `None` if none is, or while batches are staged,
-        since `producers` includes them already.
-        """
+        """Returns the checkpoint that is requested or due; `None` if none is, or while batches are staged."""
         is_due = self.end_address - self._checkpointed_address >= CHECKPOINT_EVERY_BYTES
         if not (self._checkpoint_requested or is_due) or self.staged_end_address != self.end_address:
             return None
-        known = {
-            segment.base_address: greatest
-            for segment in self._segments.sealed()
-            if (greatest := segment.max_timestamp_if_known_ms) is not None
-        }
         self._checkpoint_requested = False
         self._checkpointed_address = self.end_address
-        saved_ms = self.producers.clock_ms() if len(self.producers) else None
-        epochs, starts, lineage = self.epochs.starts(), self._segments.sparse_starts(), self.notes.lineage
-        return Checkpoint(self.end_address, tuple(self.producers), known, saved_ms, epochs, starts, lineage)
+        lineage = self.notes.lineage
+        return checkpoint_of(self.end_address, self._segments, self.producers, self.epochs, lineage)
 
     # --- read ---
 
     def position(self, offset: int) -> int:
         """See `LogReader.position`."""
         return self._reader.position(offset)
+
+    def gap_end(self, address: int) -> int | None:
+        """See `LogReader.gap_end`."""
+        return self._reader.gap_end(address)
 
     def slices(self, offset: int, max_bytes: int, upto: int | None = None) -> list[FileSlice]:
         """Returns whole batches from `position(offset)` on: at most `max_bytes`, but at least one batch, if

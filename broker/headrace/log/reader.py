@@ -104,6 +104,14 @@ class LogReader:
             self.keep(address, address)
         return found
 
+    def gap_end(self, address: int) -> int | None:
+        """Returns where the log goes on behind a gap that holds `address`; `None` if there is none."""
+        segments = self._segments
+        if not segments.start_address <= address < segments.end_address:
+            return None
+        segment = segments.holding(address)
+        return self._behind_gap(segment) if address >= segment.end_address else None
+
     def _behind_gap(self, segment: Segment) -> int:
         """Returns where the log goes on behind a segment: see `log.gaps`."""
         following = self._segments.first_after(segment.base_address)

@@ -63,6 +63,14 @@ class Restart(NamedTuple):
     address: int
 
 
+class PassGap(NamedTuple):
+    """The leader has set aside what follows the follower's end (`headrace log set-aside`), and goes on at
+    `address`.
+    """
+
+    address: int
+
+
 class AskAgain(NamedTuple):
     """After a pause. `is_expected`: while a new leader is becoming known."""
 
@@ -70,7 +78,7 @@ class AskAgain(NamedTuple):
     is_expected: bool
 
 
-Step = Append | Truncate | Restart | AskAgain
+Step = Append | Truncate | Restart | PassGap | AskAgain
 
 
 def next_step(own: OwnLog, result: FetchPartitionResult) -> Step:
@@ -90,7 +98,11 @@ def next_step(own: OwnLog, result: FetchPartitionResult) -> Step:
 
 
 def _part(own: OwnLog, epoch: int, end_address: int) -> Step:
-    """`epoch`: the largest one of the leader's, up to the follower's last; it ends there at `end_address`."""
+    """`epoch`: the largest one of the leader's, up to the follower's last; it ends there at `end_address`, or
+    a gap does, if that is behind all that the follower has.
+    """
+    if epoch == own.epochs.latest and end_address > own.end_address:
+        return PassGap(end_address)
     mine = own.epochs.end_of(epoch, own.end_address)
     if mine.epoch == epoch:
         agreed = min(mine.end_address, end_address)

@@ -354,8 +354,9 @@ class FetchWait:
         )
 
     def _is_diverging(self, part: FetchPartition, partition: Readable) -> bool:
-        """Whether the answer, at once, is that what was read last is not in this log."""
-        if part.last_fetched_epoch in (-1, partition.log.epochs.latest):
+        """Whether the answer, at once, is that what was read last is not in this log, or a gap begins."""
+        last = part.last_fetched_epoch
+        if last == -1 or (last == partition.log.epochs.latest and not self._is_follower):
             return False
         try:
             return self._parting(part, partition) is not None

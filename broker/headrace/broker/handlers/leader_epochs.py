@@ -72,7 +72,8 @@ def diverging(
     *,
     for_follower: bool = False,
 ) -> EpochEnd | None:
-    """Returns where a reader's log and this one part (KIP-595); None if what it has read is still here.
+    """Returns where a reader's log and this one part (KIP-595); None if what it has read is still here. A
+    follower that has all before a gap of this log learns, too, where that ends: behind its own end.
 
     Raises `Refused` (OFFSET_OUT_OF_RANGE) for an epoch that this log does not know.
     """
@@ -86,4 +87,5 @@ def diverging(
         )
     if found.epoch < last_fetched_epoch or found.end_address < fetch_offset:
         return found
-    return None
+    gap_end = partition.log.gap_end(fetch_offset) if for_follower else None
+    return None if gap_end is None else EpochEnd(last_fetched_epoch, gap_end)

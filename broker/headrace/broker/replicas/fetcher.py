@@ -15,11 +15,11 @@ from typing import Any, Final, NamedTuple
 from headrace.broker.loop import Timer
 from headrace.broker.network.peers import Lost, Peers
 from headrace.broker.replicas.fetch_session import SESSION_ENDED, FetchSession, Key
-from headrace.broker.replicas.followed import NO_LEADER, FollowedPartition, FollowedPartitions
+from headrace.broker.replicas.followed import NO_LEADER, Cut, FollowedPartition, FollowedPartitions
 from headrace.broker.state import BrokerState
 from headrace.client.calls import fetch_call
 from headrace.log.errors import LogError
-from headrace.replication.following import Append, AskAgain, OwnLog, Restart, Truncate, next_step
+from headrace.replication.following import Append, AskAgain, OwnLog, PassGap, Restart, next_step
 from headrace.replication.throttling import SHARE_MIN_BYTES
 from headrace.wire.errors import ErrorCode
 from headrace.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequest
@@ -287,11 +287,19 @@ class Fetcher:
         if self._followed.flush(followed, self._flushed):
             self._awaited.add(followed)
 
-    def _cut(self, followed: FollowedPartition, step: Truncate | Restart) -> None:
+    def _cut(self, followed: FollowedPartition, step: Cut) -> None:
         log = followed.log
         if isinstance(step, Restart):
             logger.warning(
                 "%s: broker %d has deleted what follows address %d: the log restarts at %d",
+                followed,
+                self._leader,
+                log.end_address,
+                step.address,
+            )
+        elif isinstance(step, PassGap):
+            logger.warning(
+                "%s: broker %d has set aside addresses %d to %d: this log has the same gap from now on",
                 followed,
                 self._leader,
                 log.end_address,

@@ -21,8 +21,9 @@ from headrace.log.directory import PartitionName
 from headrace.log.errors import LogError
 from headrace.log.flush import Flushed, FlushJob
 from headrace.log.partition import PartitionLog
+from headrace.log.passing import pass_gap
 from headrace.log.segment import ColdSegmentError
-from headrace.replication.following import Restart, Truncate
+from headrace.replication.following import PassGap, Restart, Truncate
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,8 @@ PAUSE_MAX_MS: Final = 1_000.0
 FORGET_EVERY_BYTES: Final = 4 * 1024 * 1024
 """What is flushed of a log before its pages are given back: nobody reads them while another broker leads."""
 NO_LEADER: Final = -1
+
+Cut = Truncate | Restart | PassGap
 
 
 class FollowedPartition:
@@ -248,10 +251,8 @@ class FollowedPartitions:
         if then is not None:
             then(followed)
 
-    def cut(
-        self, followed: FollowedPartition, step: Truncate | Restart, then: Callable[[FollowedPartition], None]
-    ) -> None:
-        """Truncates a log, or begins it anew, on a thread; nothing else may work on it then."""
+    def cut(self, followed: FollowedPartition, step: Cut, then: Callable[[FollowedPartition], None]) -> None:
+        """Truncates a log, begins it anew or behind a gap, on a thread; nothing else may work on it then."""
         assert not (followed.flushing or followed.cutting)
         followed.cutting = True
         followed.then = then
@@ -313,8 +314,11 @@ def _flush_and_forget(job: FlushJob) -> Flushed:
     return flushed
 
 
-def _cut(log: PartitionLog, step: Truncate | Restart) -> None:
+def _cut(log: PartitionLog, step: Cut) -> None:
     """Runs on a thread. Raises `LogError`, `OSError`."""
+    if isinstance(step, PassGap):
+        pass_gap(log, step.address)
+        return
     if isinstance(step, Restart):
         log.restart(step.address)
         return
