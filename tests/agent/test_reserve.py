@@ -16,6 +16,7 @@ from headrace.agent import folders
 from headrace.agent.actions import ActionLog
 from headrace.agent.errors import DiskFullError
 from headrace.agent.folders import write_durably, write_files
+from headrace.agent.home import AgentHome, is_locked, lock
 from headrace.agent.reserve import REFILL_FACTOR, StateReserve, keep, refill, write_with_reserve
 from headrace.process.disk import DiskSpace, space_of
 
@@ -158,6 +159,16 @@ def test_on_a_full_disk_state_is_written_by_the_reserve_and_later_it_is_made_aga
     (small_disk / "filler").unlink()
     refill()
     assert (small_disk / "agent" / "reserve").stat().st_size == SIZE_BYTES
+
+
+def test_an_agent_starts_on_a_full_disk(small_disk: Path) -> None:
+    paths = AgentHome(small_disk)
+    paths.make()
+    paths.lock.touch()
+    fill_up(small_disk)
+    with lock(paths):
+        assert is_locked(paths)
+    assert not is_locked(paths)
 
 
 def test_units_that_share_a_file_may_be_put_at_the_same_time(tmp_path: Path) -> None:

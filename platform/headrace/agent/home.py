@@ -6,6 +6,7 @@ Imports little, so that commands which only look for an agent start quickly.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -114,7 +115,11 @@ class AgentRecord(NamedTuple):
 
 
 def lock(paths: AgentHome) -> IO[str]:
-    """Keeps every other agent of this home away while the file is open. Raises `AgentStateError`."""
+    """Keeps every other agent of this home away while the file is open. Raises `AgentStateError`.
+
+    The record of an agent that was killed goes: its process id may be another program's by now, which must
+    not pass for the agent that starts.
+    """
     file = paths.lock.open("a+")
     try:
         _lock_patiently(file)
@@ -126,9 +131,10 @@ def lock(paths: AgentHome) -> IO[str]:
             f"another agent{f' (process {holder})' if holder else ''} keeps the units of {paths.home}; "
             "end it first, or use another home (HEADRACE_HOME)"
         ) from error
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
+    paths.record.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # on a full disk: the number is only for people
+        os.ftruncate(file.fileno(), 0)
+        os.write(file.fileno(), str(os.getpid()).encode())
     return file
 
 

@@ -6,6 +6,7 @@ token file in it. A daemon of another build is replaced; units outlive it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -108,7 +109,8 @@ def end_agent(home: Path) -> None:
     record = AgentRecord.read(paths.record)
     if record is None or not is_locked(paths):
         return
-    os.kill(record.pid, signal.SIGTERM)
+    with contextlib.suppress(ProcessLookupError):  # it has ended since
+        os.kill(record.pid, signal.SIGTERM)
     wait_ended(home)
 
 
