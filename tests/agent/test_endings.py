@@ -137,3 +137,50 @@ def test_a_file_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / SESSION_FILE).write_text(text)
     assert read_session(tmp_path) is None
     assert read_session(tmp_path / "nowhere") is None
+
+
+def test_a_process_id_that_a_thread_has_by_now_is_of_a_process_that_has_ended(
+    tmp_path: Path, watching: Callable[[list[Path]], Endings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(LeftSession, "end", lambda self: ended.append(self.session_id))
+    is_over = threading.Event()
+    thread = threading.Thread(target=is_over.wait)
+    thread.start()
+    try:
+        assert thread.native_id is not None
+        LeftSession(thread.native_id, "127.0.0.1:1", 7, "00").write(tmp_path)
+        watching([tmp_path])
+        wait_for(lambda: ended == [7] and not (tmp_path / SESSION_FILE).exists(), 5.0)
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def test_a_zookeeper_that_hangs_keeps_no_other_ones_session(
+    tmp_path: Path, watching: Callable[[list[Path]], Endings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = sleeper()
+    dead.kill()
+    dead.wait()
+    is_over = threading.Event()
+    asked: list[str] = []
+
+    def end(left: LeftSession) -> None:
+        asked.append(left.hosts)
+        if left.hosts == "hangs:1":
+            is_over.wait()
+
+    monkeypatch.setattr(LeftSession, "end", end)
+    folders = [tmp_path / hosts for hosts in ("hangs:1", "answers:1")]
+    for folder in folders:
+        folder.mkdir()
+        LeftSession(dead.pid, folder.name, 7, "00").write(folder)
+    watching(folders)
+    try:
+        wait_for(lambda: read_session(folders[1]) is None, 5.0)
+        assert asked == ["hangs:1", "answers:1"], "each is asked once at a time"
+        assert read_session(folders[0]) is not None
+    finally:
+        is_over.set()
+    wait_for(lambda: read_session(folders[0]) is None)
