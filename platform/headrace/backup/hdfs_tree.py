@@ -6,7 +6,8 @@ log. The paths below `tree/` are HDFS's own; below `files/` they are those of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,13 +84,29 @@ def _copy_tree(hdfs: HdfsClient, name: str, writer: Writer, *, with_data: bool) 
         for path in [path for path in writer.files if path.startswith(f"{name}/{TREE}/")]:
             if path.removeprefix(f"{name}/{TREE}") not in listed:
                 writer.forget(path)
-        now = {path: status for path, status in hdfs.walk("/") if _is_log(path)}
-        if now == {path: status for path, status in listed.items() if _is_log(path)}:
-            changed = [path for path in changed if f"/{_STAGING}/" not in path]
+        walked = dict(hdfs.walk("/"))
+        if _logs_of(walked) == _logs_of(listed):
+            new = walked.keys() - listed.keys()
+            changed = [path for path in changed if not _is_staged(path) or _was_moved(path, new)]
             if not changed:
                 return []
     last = ", ".join(changed[:3]) or "its commit logs"
     return [f"{name}: HDFS changed during each of {ROUNDS_MAX} rounds, last {last}: repeat"]
+
+
+def _logs_of(files: Mapping[str, FileStatus]) -> dict[str, FileStatus]:
+    return {path: status for path, status in files.items() if _is_log(path)}
+
+
+def _is_staged(path: str) -> bool:
+    return f"/{_STAGING}/" in path
+
+
+def _was_moved(staged: str, new: Iterable[str]) -> bool:
+    """Whether a staged file that is gone may be one of these new files: the load that it belongs to was
+    committed before the round, and moved its files during it."""
+    table = staged.partition(f"{_STAGING}/")[0]
+    return any(path.startswith(table) and not _is_staged(path) for path in new)
 
 
 def _is_log(path: str) -> bool:
@@ -104,7 +121,7 @@ def _copy_one(hdfs: HdfsClient, name: str, path: str, status: FileStatus, writer
     if known is not None and (known.size_bytes, known.stamp) == (status.size_bytes, stamp):
         return True
     try:
-        writer.add(target, _pieces(hdfs, path, status.size_bytes), status.size_bytes, stamp)
+        writer.add(target, partial(_pieces, hdfs, path, status.size_bytes), status.size_bytes, stamp)
     except (HdfsMissingError, SourceChangedError):
         return False
     return True

@@ -11,7 +11,8 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -73,7 +74,7 @@ class Writer:
         try:
             stat = os.fstat(fd)
             size_bytes = stat.st_size if length_bytes is None else length_bytes
-            self.add(path, self._pieces(fd, size_bytes, source), size_bytes, local_stamp(stat))
+            self.add(path, partial(self._pieces, fd, size_bytes, source), size_bytes, local_stamp(stat))
         finally:
             os.close(fd)
 
@@ -86,13 +87,14 @@ class Writer:
             at += len(piece)
             yield piece
 
-    def add(self, path: str, pieces: Iterable[bytes], size_bytes: int, stamp: str) -> None:
-        """Stores a source whose bytes are `pieces`, unless an earlier backup has it. Raises `OSError`."""
+    def add(self, path: str, read: Callable[[], Iterable[bytes]], size_bytes: int, stamp: str) -> None:
+        """Stores a source, unless an earlier backup has it. `read` yields its bytes, each time from the first
+        on. Raises `OSError`."""
         checked_path(path)
         for earlier, entry in self._same(path, size_bytes, stamp):
             if self._is_checking:
                 sums = hashlib.sha256()
-                for piece in pieces:
+                for piece in read():
                     self._pace.spend(len(piece))
                     sums.update(piece)
                 if sums.hexdigest() != entry.sha256:
@@ -102,11 +104,11 @@ class Writer:
                         "bytes: one of the two is rotten. `headrace backup verify` tells whether it is the "
                         "backup, `headrace log check` whether it is a log"
                     )
-            if self._link(earlier.folder / path, path):
+            if self._link(earlier.folder, entry):
                 self._done(entry)
                 self.taken_over_bytes += size_bytes
                 return
-        self._write(path, pieces, stamp)
+        self._write(path, read(), stamp)
 
     def put(self, path: str, content: bytes) -> None:
         """Stores these bytes. Raises `OSError`."""
@@ -150,16 +152,16 @@ class Writer:
             if entry is not None and stamp and (entry.size_bytes, entry.stamp) == (size_bytes, stamp):
                 yield earlier, entry
 
-    def _link(self, source: Path, path: str) -> bool:
-        target = self.folder / path
+    def _link(self, earlier: Path, entry: FileEntry) -> bool:
+        source, target = earlier / entry.path, self.folder / entry.path
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
-            if source.is_symlink() or source.stat().st_size < 0:
+            if source.is_symlink() or source.stat().st_size != entry.size_bytes:
                 return False
             target.unlink(missing_ok=True)
             target.hardlink_to(source)
         except OSError:
-            return False  # the file is gone, or this disk has no links
+            return False  # the file is gone, or this disk has no links, or no more of one file
         return True
 
     def _write(self, path: str, pieces: Iterable[bytes], stamp: str) -> None:
