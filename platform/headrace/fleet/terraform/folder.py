@@ -106,8 +106,12 @@ def folder_of(site: Site) -> Path:
 
 def make_folder(site: Site) -> Path:
     """Brings the working copy up to date, except for its state; returns the folder to run Terraform in."""
+    # Its variables and Terraform's state may hold the password of Airflow's database.
+    own = site.home / "terraform"
+    own.mkdir(parents=True, exist_ok=True)
+    own.chmod(0o700)
     for part in _PARTS:
-        _copy(sources() / part, site.home / "terraform" / part)
+        _copy(sources() / part, own / part)
     folder = folder_of(site)
     (folder / "terraform.tfvars.json").write_text(json.dumps(terraform_variables_of(site), indent=2) + "\n")
     # Makes `terraform plan` by hand find the provider.
