@@ -12,6 +12,7 @@ import pytest
 from headrace.airflow.topics import TopicsFileError, read_defaults
 from headrace.coordination.declared import ANY, HISTORY, PRODUCERS, REPORTING
 from headrace.fleet.topics import hcl
+from headrace.fleet.topics.contract_test import example_event
 from headrace.fleet.topics.deciding import Do, Plan, Step, What, decide, merged_load
 from headrace.fleet.topics.present import (
     Present,
@@ -286,3 +287,17 @@ def test_the_resources_of_terraform(tmp_path: Path) -> None:
     assert "completeness = 0.99" in text
     without = context.model_copy(update={"airflow_url": None})
     assert "headrace_load" not in hcl.blocks(topic, without)
+
+
+def test_an_example_of_a_record_that_contains_itself_has_an_end() -> None:
+    node = {
+        "type": "record",
+        "name": "Node",
+        "fields": [
+            {"name": "value", "type": "int"},
+            {"name": "next", "type": ["null", "Node"]},
+            {"name": "children", "type": {"type": "array", "items": "Node"}},
+        ],
+    }
+    event = example_event(schema_text({"name": "tree", "type": node}))
+    assert event == {"tree": {"value": 1, "next": None, "children": []}}

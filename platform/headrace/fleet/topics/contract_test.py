@@ -106,30 +106,49 @@ def example_event(schema: str) -> dict[str, Any]:
     return event
 
 
-def _example(kind: Any, named: dict[str, Any]) -> Any:
+class _EndlessError(Exception):
+    """A record would contain itself without end."""
+
+
+def _example(kind: Any, named: dict[str, Any], inside: frozenset[str] = frozenset()) -> Any:
+    """Returns a value. `inside`: the records that it is to be a part of. Raises `_EndlessError`."""
     if isinstance(kind, list):
-        # A nullable field says more with a value.
-        return _example(next((each for each in kind if each != "null"), "null"), named)
+        return _example_of_union(kind, named, inside)
     if isinstance(kind, str):
-        return _EXAMPLES[kind] if kind in _EXAMPLES else _example(named[kind], named)
+        if kind in inside:
+            raise _EndlessError
+        return _EXAMPLES[kind] if kind in _EXAMPLES else _example(named[kind], named, inside)
     name = kind["type"]
     if "name" in kind:
         named[kind["name"]] = kind
     if name == "record":
-        return {field["name"]: _example(field["type"], named) for field in kind["fields"]}
+        inside |= {kind["name"]}
+        return {field["name"]: _example(field["type"], named, inside) for field in kind["fields"]}
     if name == "enum":
         return kind["symbols"][0]
     if name == "fixed":
         return b"\0" * kind["size"]
-    if name == "array":
-        return [_example(kind["items"], named)]
-    if name == "map":
-        return {"key": _example(kind["values"], named)}
+    if name in ("array", "map"):
+        try:
+            value = _example(kind["items" if name == "array" else "values"], named, inside)
+        except _EndlessError:
+            return [] if name == "array" else {}
+        return [value] if name == "array" else {"key": value}
     if kind.get("logicalType") == "decimal":
         return _DECIMAL
     if kind.get("logicalType") in _EXAMPLES_OF_LOGICAL and name in ("int", "long", "string"):
         return _EXAMPLES_OF_LOGICAL[kind["logicalType"]]
-    return _example(name, named)
+    return _example(name, named, inside)
+
+
+def _example_of_union(kinds: list[Any], named: dict[str, Any], inside: frozenset[str]) -> Any:
+    # A nullable field says more with a value.
+    for kind in sorted(kinds, key=lambda each: each == "null"):
+        try:
+            return _example(kind, named, inside)
+        except _EndlessError:
+            continue
+    raise _EndlessError
 
 
 def literal(value: Any, indent: int) -> str:
