@@ -1,4 +1,4 @@
-"""A load moves its files to their hours while HDFS is copied: the backup has each file that a manifest names."""
+"""A load moves its files to their hours while HDFS is copied: a backup has all that its manifests name."""
 
 from __future__ import annotations
 
