@@ -7,11 +7,9 @@ make threads and sockets, and are the only parts of a broker's replication that 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final, cast
 
 import headrace.broker.produce.checks as checks_room
@@ -37,10 +35,12 @@ from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
 from headrace.coordination.election import Reign
 from headrace.coordination.errors import CoordinationError, NoNodeError, SessionClosedError
 from headrace.coordination.partition_states import GuardError
+from headrace.coordination.producer_ids import allocate_block
 from headrace.coordination.topics import TopicRegistry, TopicState
 from headrace.log.directory import LogDirectory, PartitionName
 from headrace.log.errors import LogError
 from headrace.wire.checking_fast import make_scanner
+from simulation.patching import put
 from simulation.sim_clock import WALL_MS, Clock, Life, SimLoop, SimWorkers
 from simulation.sim_disk import Disks
 from simulation.sim_network import Host, Link, Network
@@ -55,6 +55,8 @@ RETRY_MS: Final = 200.0
 LED_MAX_MS: Final = 300.0
 """How long a broker that stops waits for the new leaders."""
 FREE_MIN_BYTES: Final = 1 << 20
+PRODUCER_IDS: Final = 10
+"""That a broker takes at once."""
 SETTINGS: Final = {
     "replica.lag.time.max.ms": "1500",
     "min.insync.replicas": "2",
@@ -67,16 +69,6 @@ _quiet: Final = logging.getLogger("simulation")
 
 _only_scanner: Final = lru_cache(maxsize=1)(make_scanner)
 """One for all brokers: it is for one thread, has no state between calls, and takes a millisecond to make."""
-
-
-@contextmanager
-def _put(room: ModuleType, name: str, instead: object) -> Iterator[None]:
-    real = getattr(room, name)
-    setattr(room, name, instead)
-    try:
-        yield
-    finally:
-        setattr(room, name, real)
 
 
 class SimPeers:
@@ -171,7 +163,7 @@ class SimBroker:
         self.registry = TopicRegistry(self.session)
         self._brokers = BrokerRegistry(self.session)
         self._config = BrokerConfig(dict(settings))
-        with _put(checks_room, "make_scanner", _only_scanner):
+        with put(checks_room, "make_scanner", _only_scanner):
             self.state = self._make_state()
         self.replication = self._make_replication()
         guard = DiskGuard(
@@ -179,7 +171,8 @@ class SimBroker:
         )
         self.loop.every(CHECK_INTERVAL_MS, guard.check)
         self.controller = SimController(self)
-        self.service = BrokerService(self.state, ProducerIds(self.control, lambda: range(0)))
+        ids = ProducerIds(cast(Any, self.control), lambda: allocate_block(self.session, PRODUCER_IDS))
+        self.service = BrokerService(self.state, ids)
         # Turns of control requests go by the CPU that they took: no world would repeat.
         self.service._turns._clock_s = lambda: 0.0
         offsets = OffsetStore(self.session, cast(Any, self.control), lambda: registered(self.state))
@@ -215,7 +208,7 @@ class SimBroker:
         )
 
     def _make_replication(self) -> Replication:
-        with _put(replication_room, "Peers", lambda *_, **__: SimPeers(self)):
+        with put(replication_room, "Peers", lambda *_, **__: SimPeers(self)):
             return Replication(
                 self.state,
                 self._directory,
