@@ -11,6 +11,7 @@ from headrace.coordination import znodes
 from headrace.wire.batch import hop
 from simulation.sim_clients import BROKERS, TOPIC, Acknowledged
 from simulation.sim_product_clients import ProductProducer
+from simulation.sim_remade import NAME as REMADE_TOPIC
 
 if TYPE_CHECKING:
     from simulation.sim_world import World
@@ -48,6 +49,13 @@ class Judge:
             broker.close()
         logs = {number: _content(world.folder_of(number) / f"{TOPIC}-0") for number in world.brokers}
         self._judge_mirror(logs)
+        if world.remade is not None:
+            remade = {
+                number: _content(world.folder_of(number) / f"{REMADE_TOPIC}-0") for number in world.brokers
+            }
+            counts = world.faults.counts
+            is_lossy = bool(counts.get("rot") or counts.get("new-disk"))
+            self.problems.extend(world.remade.judge(remade, is_lossy=is_lossy))
         if world.audit is not None:
             self.problems.extend(world.audit.judge(world.producers, logs[1][:high_watermark]))
         for number, content in logs.items():

@@ -41,6 +41,13 @@ VERSIONS: Final[Mapping[int, int]] = {
     ApiKey.HEARTBEAT: 4,
     ApiKey.LEAVE_GROUP: 4,
 }
+
+
+def version_of(call: Call) -> int:
+    """Returns the version in which a call is sent: its own least one, if that is greater."""
+    return max(call.versions[0], min(VERSIONS[call.api_key], call.versions[1]))
+
+
 Done = Callable[[Any], None]
 Way = tuple[str, str]
 """From whom to whom."""
@@ -108,7 +115,7 @@ class Network:
             on_abort=problems.append,
         )
         server.turn_left = 1 << 30
-        version = VERSIONS[call.api_key]
+        version = version_of(call)
         encoded = call.encode(version, 1, source)
         frame = bytearray(encoded if isinstance(encoded, bytes) else b"".join(encoded))
         host.wake(lambda: server.receive(memoryview(frame), may_keep=False))
@@ -244,7 +251,7 @@ class _Connection:
         self._waiting.append((call, done, deadline_ms))
         if deadline_ms < self._checks_at_ms:
             self._check_at(deadline_ms)
-        encoded = call.encode(VERSIONS[call.api_key], self._asked, self._ends[0])
+        encoded = call.encode(version_of(call), self._asked, self._ends[0])
         frame = encoded if isinstance(encoded, bytes) else b"".join(encoded)
         if self._network.is_cut(*self._ends):
             return
@@ -279,7 +286,7 @@ class _Connection:
             call, done, _ = self._waiting.popleft()
             expected = self._asked - len(self._waiting)
             assert int.from_bytes(frame[:4], "big") == expected, f"{self._ends}: not the answer to {expected}"
-            done(call.decode(frame, VERSIONS[call.api_key]))
+            done(call.decode(frame, version_of(call)))
 
     def reset(self) -> None:
         """The other end says that there is no such connection."""

@@ -31,6 +31,8 @@ from simulation.sim_members import SimMembers
 from simulation.sim_mirror import SimMirror
 from simulation.sim_network import Network
 from simulation.sim_product_clients import BATCH_BYTES, ProductClient, ProductConsumer, ProductProducer
+from simulation.sim_remade import NAME as REMADE_TOPIC
+from simulation.sim_remade import SimRemade
 from simulation.sim_session import SESSION_MS, SimSession
 from simulation.sim_zookeeper import ZooKeeper
 
@@ -50,6 +52,8 @@ OF_THE_PRODUCT: Final = 0.3
 """How many producers and readers are the product's own; the others are witnesses that do less."""
 MIRRORED: Final = 0.4
 GROUPED: Final = 0.4
+REMADE: Final = 0.2
+"""How many worlds have a second topic, which is deleted and made again."""
 AMONG_MEMBERS: Final = 0.5
 """Of the groups: how many have several members at once."""
 AUDITED: Final = 0.06
@@ -101,6 +105,7 @@ class World:
         self.mirror: SimMirror | None = None
         self.group: SimGroup | SimMembers | None = None
         self.audit: SimAudit | None = None
+        self.remade: SimRemade | None = None
 
     # --- the run ---
 
@@ -153,6 +158,8 @@ class World:
             self.group = (SimMembers if self.clock.chance(AMONG_MEMBERS) else SimGroup)(*ends)
         if self.clock.chance(MIRRORED) and not self.is_unclean:
             self.mirror = SimMirror(self.folder / "mirror", *ends)
+        if self.clock.chance(REMADE) and not self.is_unclean:
+            self.remade = SimRemade(*ends)
         if is_audited:
             self.audit = SimAudit(*ends)
         self.clock.run_until(2 * CALM_MS)
@@ -163,9 +170,13 @@ class World:
         self.note("all is healed")
         if self.mirror is not None:
             self.mirror.recheck()
+        if self.remade is not None:
+            self.remade.settle()
         self._wait_until_live()
         for producer in self.producers:
             producer.is_ending = True
+        if self.remade is not None:
+            self.remade.end()
         self.clock.run_until(self.clock.now_ms + DRAIN_MS)
         self._wait_until_in_sync()
         if self.audit is not None:
@@ -227,7 +238,11 @@ class World:
 
     def high_watermark(self) -> int:
         """The greatest that any broker knows."""
-        return max(broker.high_watermark(TOPIC) for broker in self.brokers.values())
+        return max(self.high_watermarks(TOPIC))
+
+    def high_watermarks(self, topic: str) -> set[int]:
+        """What the brokers know."""
+        return {broker.high_watermark(topic) for broker in self.brokers.values()}
 
     @property
     def highest(self) -> int:
@@ -292,8 +307,9 @@ class World:
         """A replica that had no room, for example, may have left the in-sync set since all was live."""
         until_ms = self.clock.now_ms + LIVE_MAX_MS
         while self.clock.now_ms < until_ms:
-            ends = {broker.high_watermark(TOPIC) for broker in self.brokers.values()}
-            if len(ends) == 1 and len(self.state()["isr"]) == BROKERS:
+            ends = self.high_watermarks(TOPIC)
+            is_remade_whole = self.remade is None or self.remade.is_whole(self.high_watermarks(REMADE_TOPIC))
+            if len(ends) == 1 and len(self.state()["isr"]) == BROKERS and is_remade_whole:
                 return
             self.clock.run_until(self.clock.now_ms + 200.0)
         self.problems.append(f"not all in sync in the end: {self.state()}")
@@ -306,6 +322,8 @@ class World:
             late.append("the group commits nothing new")
         if self.mirror is not None and self.mirror.last_ms <= since_ms:
             late.append(f"the mirror copies nothing new: {self.mirror.copy.problem}")
+        if self.remade is not None and self.remade.last_ms <= since_ms:
+            late.append("the topic that was made again takes nothing")
         state = self.state()
         if len(state["isr"]) < BROKERS or state["leader"] < 0:
             late.append(f"the state is {state}")
