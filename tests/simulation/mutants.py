@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import headrace.broker.leadership.controller as controller
 from headrace.audit.counting import standing
+from headrace.broker import disk_age
 from headrace.broker.groups.group import Group
 from headrace.broker.leadership import decisions
 from headrace.broker.partition import Partition
@@ -184,6 +185,13 @@ def auditors_believe_their_counts() -> Iterator[None]:
 
 
 @contextmanager
+def older_disks_are_believed() -> Iterator[None]:
+    """A broker does not ask whether its disk is an older copy of what it had."""
+    with put(disk_age, "is_older", lambda *_: False):
+        yield
+
+
+@contextmanager
 def second_batches_do_not_wait_for_the_first() -> Iterator[None]:
     """A producer sends several batches of an epoch before its first one is acknowledged."""
     with put(PartitionQueue, "_is_known", property(lambda _: True, lambda *_: None)):
@@ -215,6 +223,7 @@ MUTANTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
         failed_fsyncs_are_ignored,
         generations_are_not_fenced,
         auditors_believe_their_counts,
+        older_disks_are_believed,
         second_batches_do_not_wait_for_the_first,
         leaders_of_the_past_are_believed,
     )

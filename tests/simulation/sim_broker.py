@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 import headrace.broker.produce.checks as checks_room
 import headrace.broker.replicas.replication as replication_room
 from headrace.broker.cold_reads import ColdReads
+from headrace.broker.disk_age import DiskAgeing
 from headrace.broker.disk_guard import CHECK_INTERVAL_MS, DiskGuard
 from headrace.broker.groups.fencing import registered
 from headrace.broker.groups.offset_queue import OffsetStore
@@ -32,6 +33,7 @@ from headrace.broker.state import BrokerState
 from headrace.client.calls import Call
 from headrace.coordination import znodes
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
+from headrace.coordination.disk_ages import DiskAges
 from headrace.coordination.election import Reign
 from headrace.coordination.errors import CoordinationError, NoNodeError, SessionClosedError
 from headrace.coordination.partition_states import GuardError
@@ -55,6 +57,8 @@ RETRY_MS: Final = 200.0
 LED_MAX_MS: Final = 300.0
 """How long a broker that stops waits for the new leaders."""
 FREE_MIN_BYTES: Final = 1 << 20
+AGE_INTERVAL_MS: Final = 700.0
+"""A minute of a real broker."""
 PRODUCER_IDS: Final = 10
 """That a broker takes at once."""
 SETTINGS: Final = {
@@ -162,6 +166,7 @@ class SimBroker:
         self._directory.claim(number)
         self.registry = TopicRegistry(self.session)
         self._brokers = BrokerRegistry(self.session)
+        self._ageing = DiskAgeing(self._directory, DiskAges(self.session), number)
         self._config = BrokerConfig(dict(settings))
         with put(checks_room, "make_scanner", _only_scanner):
             self.state = self._make_state()
@@ -234,6 +239,7 @@ class SimBroker:
         self.replication.manager.when_idle(lambda: self.control.submit(self._register, self._registered))
 
     def _register(self) -> dict[str, TopicState]:
+        self._ageing.check()
         host = f"10.0.0.{self.number}"
         for path in (znodes.broker(self.number), znodes.CONTROLLER):
             node = self.session.get_or_none(path)
@@ -261,6 +267,7 @@ class SimBroker:
             return
         self.is_registered = True
         self.replication.manager.begin(topics)
+        self._ageing.begin(lambda _, call: self.loop.every(AGE_INTERVAL_MS, call), self.control)
         self._brokers.watch(self._brokers_changed)
         self.registry.watch(self._topics_changed)
         self.controller.start()

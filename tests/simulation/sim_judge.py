@@ -54,7 +54,7 @@ class Judge:
                 number: _content(world.folder_of(number) / f"{REMADE_TOPIC}-0") for number in world.brokers
             }
             counts = world.faults.counts
-            is_lossy = bool(counts.get("rot") or counts.get("new-disk"))
+            is_lossy = any(counts.get(kind) for kind in ("rot", "new-disk", "older-disk"))
             self.problems.extend(world.remade.judge(remade, is_lossy=is_lossy))
         if world.audit is not None:
             self.problems.extend(world.audit.judge(world.producers, logs[1][:high_watermark]))
