@@ -6,7 +6,8 @@
 #   make test                       lint and every test, as CI (PYTEST="tests/broker -k front": only those)
 #   make lint                       ruff, mypy, import-linter (`make style`: ruff alone)
 #   make image                      the container image headrace (docs/containers.md); needs a Docker engine
-#   make bench                      beside Apache Kafka, RabbitMQ, ActiveMQ (QUICK=1: twelve minutes; docs/benchmarks.md)
+#   make bench                      beside Apache Kafka, RabbitMQ, ActiveMQ (QUICK=1: twelve minutes; SINCE=commit: beside
+#                                  an earlier commit's broker instead; docs/benchmarks.md)
 #   make bench-hostile              how long honest clients wait while somebody attacks a broker (ROWS="halves groups": these attacks; JSON=file: figures)
 #   make bench-load                 loads beside Spark's own Kafka connector (QUICK=1: ten minutes; JSON=file: figures)
 #   make fuzz                       hostile bytes at every socket and file, beside an honest client (MINUTES=60, SEED=, TARGETS=)
@@ -120,7 +121,7 @@ image: setup java
 	@$(BIN)/python containers/container_image.py
 
 bench: setup java
-	@QUICK="$(QUICK)" JSON="$(JSON)" PLOTS="$(PLOTS)" PROFILE="$(PROFILE)" ROWS="$(ROWS)" $(BIN)/python bench/compare.py
+	@QUICK="$(QUICK)" JSON="$(JSON)" PLOTS="$(PLOTS)" PROFILE="$(PROFILE)" ROWS="$(ROWS)" SINCE="$(SINCE)" $(BIN)/python bench/compare.py
 
 # A moment of each kind of row, without peers, so that the bench itself is tested.
 bench-smoke: setup

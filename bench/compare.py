@@ -8,6 +8,7 @@ Environment:
 QUICK=1                 fewer and shorter rounds
 SMOKE=1                 headrace alone, a moment
 ROWS="consume latency"  these rows only
+SINCE=commit            today's broker beside that commit's, without peers
 JSON=path               every figure; with ROWS, the other rows of an earlier run in that file stay
 PLOTS=folder            the paper's figures 4 and 5, as PNG
 PROFILE=1               where the broker's time goes
@@ -20,14 +21,15 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from clients.outcome import ClientFailedError
 from clients.rdkafka import ClientMissingError
-from experiments import consume, latency, mirror, more_brokers, produce, queues, replicas, scale
+from experiments import consume, latency, mirror, more_brokers, produce, queues, replicas, scale, since
 from experiments.context import (
+    BEFORE,
     FULL,
     HEADRACE,
     KAFKA,
@@ -38,6 +40,7 @@ from experiments.context import (
     Experiment,
     running,
 )
+from experiments.since import NoSuchCommitError
 from peers import activemq, kafka, rabbitmq
 from peers.headrace_broker import HeadraceBroker
 from peers.peer import KafkaPeer, Peer, PeerMissingError
@@ -141,16 +144,30 @@ def groups(*, with_peers: bool = True) -> list[Group]:
     ]
 
 
+def since_group(commit: str, rows: Sequence[str]) -> Group:
+    """Returns rows of today's broker beside an earlier commit's."""
+
+    def brokers(bench: Bench) -> dict[str, KafkaPeer]:
+        environment = since.earlier_code(commit, bench.home / "code-before")
+        home, cores = bench.home / "before", bench.cores.broker
+        before = HeadraceBroker(home, f"{NETWORK}.9", cores, environment=environment)
+        return {HEADRACE: _headrace(bench, "headrace", 2), BEFORE: before}
+
+    known = {each.key: each for group in groups() for each in group.experiments}
+    return Group([replace(known[key], bars=since.BARS) for key in rows], brokers)
+
+
 def run(
     bench: Bench,
     report: Report,
     wanted: Callable[[str], bool],
+    measured: Sequence[Group],
     *,
-    with_peers: bool,
+    is_judged: bool,
     save: Callable[[], None],
 ) -> None:
     """Measures the wanted rows and adds them to the report; calls `save` after each."""
-    for group in groups(with_peers=with_peers):
+    for group in measured:
         experiments = [each for each in group.experiments if wanted(each.key)]
         if not experiments:
             continue
@@ -158,7 +175,7 @@ def run(
             with running(bench, group.brokers(bench), group.others(bench)):
                 warm_up(bench)
                 for experiment in experiments:
-                    _measure(bench, report, experiment, is_judged=with_peers and not bench.is_profiling)
+                    _measure(bench, report, experiment, is_judged=is_judged)
                     save()
         except PeerMissingError as error:
             _leave_out(report, str(error))
@@ -195,11 +212,18 @@ def warm_up(bench: Bench) -> None:
 def main(environment: Mapping[str, str] = os.environ) -> int:
     """Returns the exit code."""
     is_smoke, is_quick = bool(environment.get("SMOKE")), bool(environment.get("QUICK"))
+    commit = environment.get("SINCE", "")
     rows = environment.get("ROWS", "").split() or (list(SMOKE_ROWS) if is_smoke else [])
+    if commit and not rows:
+        rows = list(since.ROWS)
     left_out = QUICK_LEAVES_OUT if is_quick and not rows else ()
     known = [experiment.key for group in groups() for experiment in group.experiments]
     if unknown := [row for row in rows if row not in known]:
         say(f"ROWS={' '.join(unknown)}: no such row; known are {', '.join(known)}")
+        return NOT_MADE
+    if commit and (others := [row for row in rows if row not in (*since.ROWS, *since.ALSO)]):
+        known = [*since.ROWS, *since.ALSO]
+        say(f"ROWS={' '.join(others)}: SINCE={commit} does not measure these; it knows {', '.join(known)}")
         return NOT_MADE
     json = environment.get("JSON")
     home = headrace_home() / "bench-run"
@@ -219,7 +243,8 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
             bench,
             report,
             lambda key: key in rows if rows else key not in left_out,
-            with_peers=not is_smoke,
+            [since_group(commit, rows)] if commit else groups(with_peers=not is_smoke),
+            is_judged=not (is_smoke or bench.is_profiling),
             save=lambda: report.write(Path(json)) if json else None,
         )
     except (
@@ -227,6 +252,7 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         ClientMissingError,
         JarsError,
         NoProfilerError,
+        NoSuchCommitError,
         ProcessFailedError,
         ReportError,
         TooFewCoresError,

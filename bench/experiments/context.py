@@ -18,6 +18,8 @@ from side_by_side.measuring import Command, Contender, run_clients, run_rounds
 from side_by_side.profiling import profiled
 
 HEADRACE: Final = "headrace"
+BEFORE: Final = "headrace, before"
+"""Today's clients, and brokers of an earlier commit (`experiments.since`)."""
 KAFKA: Final = "Apache Kafka"
 KAFKA_FSYNC: Final = "Apache Kafka, fsync"
 VALUE_BYTES: Final = 200
@@ -74,6 +76,11 @@ class Bench:
         """Returns a name that no topic of this run has."""
         return f"{key}-{next(self._topics)}"
 
+    def present(self, names: Iterable[str]) -> list[str]:
+        """Returns which of these brokers run; with headrace's own those of an earlier commit, too."""
+        present = [name for name in names if name in self.brokers]
+        return [*present, BEFORE] if HEADRACE in present and BEFORE in self.brokers else present
+
     def clients(self, key: str, peer: Peer, arguments: Sequence[Sequence[str]]) -> Sample:
         """Runs clients at once on the clients' cores; returns the figures of the round."""
         commands = [
@@ -108,7 +115,7 @@ def fresh_topic_rows(
 
         return Contender(name, work, before, lambda number: peer.delete_topic(topics[number]))
 
-    run_rounds(row, [contender(name) for name in names if name in bench.brokers], bench.scale.rounds)
+    run_rounds(row, [contender(name) for name in bench.present(names)], bench.scale.rounds)
     return row
 
 
@@ -122,7 +129,7 @@ def shared_topic_rows(
     partitions: int = 1,
 ) -> Row:
     """Measures clients that consume: each broker gets one topic, filled once, read in every round."""
-    present = [name for name in names if name in bench.brokers]
+    present = bench.present(names)
     topics: Mapping[str, str] = {name: bench.new_topic(row.key) for name in present}
     try:
         for name in present:

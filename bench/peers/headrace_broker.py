@@ -36,12 +36,15 @@ class HeadraceBroker:
         *,
         replicas: int = 1,
         topic_config: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """`home` is a folder of this peer alone, `address` a loopback host such as 127.106.0.2.
 
         Brokers listen on 9092 and the ports that follow. Several share the cores evenly, each on its own.
-        Topics have `replicas` replicas and the settings of `topic_config`.
+        Topics have `replicas` replicas and the settings of `topic_config`. `environment` is added to that of
+        the processes.
         """
+        self._environment = environment or {}
         self.name = "headrace" if count == 1 else f"headrace, {count} brokers"
         self._replicas, self._topic_config = replicas, topic_config
         self.bootstrap = ",".join(f"{address}:{PORT + number}" for number in range(count))
@@ -153,7 +156,7 @@ class HeadraceBroker:
             unit.command,
             cores=cores,
             log=unit.log_path,
-            env={**unit.environment, **JAVA_ENV},
+            env={**unit.environment, **JAVA_ENV, **self._environment},
         )
 
     @staticmethod

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import compare
 import pytest
-from experiments import scale
+from experiments import scale, since
 from experiments.context import FULL, HEADRACE, Bench
 from side_by_side.machine import Cores, TooFewCoresError, snapshot, split_cores
 from side_by_side.page import PART, PARTS
@@ -94,3 +94,28 @@ def test_any_row_may_come_first_on_a_fresh_machine(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(compare, "run", measured)
     assert compare.main({"ROWS": "mirror"}) == 0
     assert homes == [tmp_path / "home" / "bench-run"]
+
+
+def test_an_earlier_commit_runs_its_own_code(tmp_path: Path) -> None:
+    if not (BENCH.parent / ".git").exists():
+        pytest.skip("needs the repository: this is not a clone")
+    environment = since.earlier_code("HEAD", tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", "import headrace.broker.core; print(headrace.broker.core.__file__)"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(done.stdout.strip()).is_relative_to(tmp_path)
+    with pytest.raises(
+        since.NoSuchCommitError, match=r"SINCE=no-such-commit: git has no code of this commit"
+    ):
+        since.earlier_code("no-such-commit", tmp_path)
+
+
+def test_a_row_that_cannot_be_measured_beside_an_earlier_commit_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert compare.main({"SINCE": "HEAD", "ROWS": "mirror"}) == compare.NOT_MADE
+    assert "ROWS=mirror: SINCE=HEAD does not measure these" in capsys.readouterr().out

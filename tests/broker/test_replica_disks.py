@@ -102,6 +102,36 @@ def test_a_replica_with_an_empty_disk_is_filled_again_and_joins_only_then(
     assert len(ends) == 1
 
 
+def test_an_older_copy_of_a_disk_does_not_lead_without_what_was_acknowledged_since(
+    replicas: ReplicatedCluster,
+) -> None:
+    """All brokers die, and the one whose backup was put back is the first to return."""
+    topic = replicas.topic(1, 2, 3, min_insync_replicas="1")
+    replicas.wait_in_sync(topic, 1, 2, 3)
+    restored = replicas.brokers[3]
+    restored.stop()
+    copied = restored.data_dir.with_name("copy-of-3")
+    shutil.copytree(restored.data_dir, copied)
+    restored.start()
+    replicas.wait_in_sync(topic, 1, 2, 3)
+    replicas.produce(topic, "since the copy was made")
+    replicas.wait_until_equal(topic, 1, 2, 3)
+    for number in (1, 2, 3):
+        replicas.brokers[number].kill()
+    assert set(replicas.state(topic).isr) == {1, 2, 3}, "as far as anybody knows"
+    shutil.rmtree(restored.data_dir)
+    copied.rename(restored.data_dir)
+    restored.start(wait=False)
+    replicas.wait_for("it is out of sync", lambda: set(replicas.state(topic).isr) == {1, 2})
+    assert "is an older copy of broker 3's disk" in restored.output()
+    assert replicas.state(topic).leader != 3
+    for number in (1, 2):
+        replicas.brokers[number].start()
+    restored.wait_until_ready()
+    replicas.wait_in_sync(topic, 1, 2, 3)
+    assert b"since the copy was made" in replicas.wait_until_equal(topic, 1, 2, 3)
+
+
 def first_address(replicas: ReplicatedCluster, broker: int, topic: str) -> int:
     """Where a replica's log begins on its disk."""
     folder = replicas.brokers[broker].data_dir / f"{topic}-0"

@@ -1,12 +1,13 @@
 """A broker's data directory: one process, one owner, and one topic id per folder."""
 
+import errno
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 
 from headrace.log.config import LogConfig
-from headrace.log.directory import LogDirectory, PartitionName
+from headrace.log.directory import OWNER_FILE, LogDirectory, PartitionName
 from headrace.log.errors import DirectoryLockedError, LogDamagedError
 from headrace.wire.records import Record, encode_batch
 
@@ -26,6 +27,44 @@ def test_a_directory_belongs_to_one_broker(tmp_path: Path) -> None:
         directory.claim(7)
         with pytest.raises(LogDamagedError, match="belongs to broker 7, not 8"):
             directory.claim(8)
+
+
+def test_a_directory_grows_older_and_keeps_its_age(tmp_path: Path) -> None:
+    with LogDirectory(tmp_path) as directory:
+        directory.claim(7)
+        directory.grow_older()
+        directory.grow_older()
+        first_id = directory.directory_id
+    with LogDirectory(tmp_path) as directory:
+        directory.claim(7)
+        assert (directory.directory_id, directory.age) == (first_id, 2)
+        directory.renew()
+    with LogDirectory(tmp_path) as directory:
+        directory.claim(7)
+        assert directory.directory_id != first_id and directory.age == 0
+
+
+def test_an_age_that_cannot_be_written_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with LogDirectory(tmp_path) as directory:
+        directory.claim(7)
+        monkeypatch.setattr("headrace.log.directory.replace_file", full)
+        with pytest.raises(OSError, match="No space left"):
+            directory.grow_older()
+        assert directory.age == 0
+
+
+def test_an_age_that_is_no_number_is_damage(tmp_path: Path) -> None:
+    with LogDirectory(tmp_path) as directory:
+        directory.claim(7)
+        owner = tmp_path / OWNER_FILE
+        owner.write_text(owner.read_text().replace('"age": 0', '"age": "old"'))
+        with pytest.raises(LogDamagedError, match="does not say whose directory this is"):
+            directory.claim(7)
 
 
 def append(directory: LogDirectory, topic_id: UUID) -> int:

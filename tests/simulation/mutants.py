@@ -8,16 +8,19 @@ from typing import Any, Final
 
 import headrace.broker.leadership.controller as controller
 from headrace.audit.counting import standing
+from headrace.broker import disk_age
 from headrace.broker.groups.group import Group
 from headrace.broker.leadership import decisions
 from headrace.broker.partition import Partition
-from headrace.broker.produce import plain, staging
+from headrace.broker.produce import plain, refusals, staging
 from headrace.broker.produce.refusals import StoredSequence
 from headrace.broker.replicas import fetcher
 from headrace.broker.replicas.roles import Roles
 from headrace.broker.settings.config import BrokerConfig, TopicConfig
 from headrace.broker.settings.replication import ACKS_ALL, REPLICATED
 from headrace.broker.state import BrokerState
+from headrace.client import cluster
+from headrace.client.ordering import PartitionQueue
 from headrace.coordination import partition_states
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.partition_states import PartitionChange, StaleStateError
@@ -29,16 +32,9 @@ from headrace.log.segment import Segment
 from headrace.replication.in_sync import InSyncReplicas
 from headrace.wire.errors import ErrorCode
 from headrace.wire.fetch import FetchPartition
+from simulation.patching import put
 
-
-@contextmanager
-def _put(owner: Any, name: str, mutant: Any) -> Iterator[None]:
-    real = getattr(owner, name)
-    setattr(owner, name, mutant)
-    try:
-        yield
-    finally:
-        setattr(owner, name, real)
+NEVER_MS: Final = 1 << 40
 
 
 @contextmanager
@@ -49,7 +45,7 @@ def high_watermark_ignores_followers() -> Iterator[None]:
         self.high_watermark = own_address
         return True
 
-    with _put(InSyncReplicas, "advance", advance):
+    with put(InSyncReplicas, "advance", advance):
         yield
 
 
@@ -64,7 +60,7 @@ def every_election_is_unclean() -> Iterator[None]:
             return decisions._elected(state, others[0], (others[0],))
         return new
 
-    with _put(controller, "elect", elect):
+    with put(controller, "elect", elect):
         yield
 
 
@@ -73,19 +69,20 @@ def followers_join_too_early() -> Iterator[None]:
     def belongs(self: InSyncReplicas, replica: int, now_ms: float, lag_max_ms: float) -> bool:
         return now_ms - self._followers[replica].asked_ms <= lag_max_ms
 
-    with _put(InSyncReplicas, "_belongs", belongs):
+    with put(InSyncReplicas, "_belongs", belongs):
         yield
 
 
 @contextmanager
 def refusals_are_never_forgotten() -> Iterator[None]:
-    with _put(StoredSequence, "has", lambda *_: False):
+    """Not even after a while, as `WAITED_MAX_MS` demands: that protects a second time."""
+    with put(StoredSequence, "has", lambda *_: False), put(refusals, "WAITED_MAX_MS", NEVER_MS):
         yield
 
 
 @contextmanager
 def consumers_see_what_is_written() -> Iterator[None]:
-    with _put(Partition, "visible_address", property(lambda self: self.log.end_address)):
+    with put(Partition, "visible_address", property(lambda self: self.log.end_address)):
         yield
 
 
@@ -96,7 +93,7 @@ def followers_skip_reconciliation() -> Iterator[None]:
     def asked(index: int, address: int, max_bytes: int, epoch: int, _: int, start: int) -> FetchPartition:
         return real(index, address, max_bytes, epoch, NO_EPOCH, start)
 
-    with _put(fetcher, "FetchPartition", asked):
+    with put(fetcher, "FetchPartition", asked):
         yield
 
 
@@ -109,13 +106,13 @@ def states_without_compare_and_set() -> Iterator[None]:
         problem, is_done = real(self, change, again=again)
         return (None, False) if isinstance(problem, StaleStateError) else (problem, is_done)
 
-    with _put(partition_states._Present, "judge", judge):
+    with put(partition_states._Present, "judge", judge):
         yield
 
 
 @contextmanager
 def leaders_go_on_in_their_epoch_after_a_start() -> Iterator[None]:
-    with _put(Roles, "has_led", lambda *_: None):
+    with put(Roles, "has_led", lambda *_: None):
         yield
 
 
@@ -124,7 +121,7 @@ def retries_are_stored_again() -> Iterator[None]:
     def accept(*_: object) -> Checked:
         return ACCEPTED
 
-    with _put(staging, "check_sequence", accept), _put(plain, "follows", lambda *_: True):
+    with put(staging, "check_sequence", accept), put(plain, "follows", lambda *_: True):
         yield
 
 
@@ -136,7 +133,7 @@ def acks_before_fsync() -> Iterator[None]:
     def topic_config(self: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
         return real(self, {**overrides, ACKS_ALL.name: REPLICATED})
 
-    with _put(BrokerConfig, "topic_config", topic_config):
+    with put(BrokerConfig, "topic_config", topic_config):
         yield
 
 
@@ -149,13 +146,13 @@ def torn_batches_are_kept() -> Iterator[None]:
         real(segment, *arguments)
         return segment.end_address, None
 
-    with _put(recovery, "check_batches", check):
+    with put(recovery, "check_batches", check):
         yield
 
 
 @contextmanager
 def epochs_are_not_fenced() -> Iterator[None]:
-    with _put(BrokerState, "check_leader_epoch", lambda *_: None):
+    with put(BrokerState, "check_leader_epoch", lambda *_: None):
         yield
 
 
@@ -169,21 +166,42 @@ def failed_fsyncs_are_ignored() -> Iterator[None]:
         except OSError:
             return Flushed(self.upto_address)
 
-    with _put(FlushJob, "run", run):
+    with put(FlushJob, "run", run):
         yield
 
 
 @contextmanager
 def generations_are_not_fenced() -> Iterator[None]:
     """A group's member commits whatever generation it is of."""
-    with _put(Group, "check_commit", lambda *_: ErrorCode.NONE):
+    with put(Group, "check_commit", lambda *_: ErrorCode.NONE):
         yield
 
 
 @contextmanager
 def auditors_believe_their_counts() -> Iterator[None]:
     """They do not check whether the log still holds what they counted."""
-    with _put(standing, "_problem_with", lambda *_: ""):
+    with put(standing, "_problem_with", lambda *_: ""):
+        yield
+
+
+@contextmanager
+def older_disks_are_believed() -> Iterator[None]:
+    """A broker does not ask whether its disk is an older copy of what it had."""
+    with put(disk_age, "is_older", lambda *_: False):
+        yield
+
+
+@contextmanager
+def second_batches_do_not_wait_for_the_first() -> Iterator[None]:
+    """A producer sends several batches of an epoch before its first one is acknowledged."""
+    with put(PartitionQueue, "_is_known", property(lambda _: True, lambda *_: None)):
+        yield
+
+
+@contextmanager
+def leaders_of_the_past_are_believed() -> Iterator[None]:
+    """A client takes the leaders of an older epoch from a broker that is behind."""
+    with put(cluster, "_with_later_leaders", lambda _, newer: newer):
         yield
 
 
@@ -205,5 +223,8 @@ MUTANTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
         failed_fsyncs_are_ignored,
         generations_are_not_fenced,
         auditors_believe_their_counts,
+        older_disks_are_believed,
+        second_batches_do_not_wait_for_the_first,
+        leaders_of_the_past_are_believed,
     )
 }

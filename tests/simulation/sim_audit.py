@@ -32,6 +32,7 @@ from headrace.wire.fetch import FetchPartition, FetchRequest, FetchTopic
 from simulation.sim_clients import TOPIC, TOPIC_ID, Handed, SimClient, SimProducer
 from simulation.sim_clock import WALL_MS, Clock
 from simulation.sim_network import Host, Network
+from simulation.sim_product_clients import ProductProducer
 from simulation.sim_zookeeper import ZooKeeper
 
 DATACENTER: Final = "simulated"
@@ -203,7 +204,7 @@ class SimAudit:
                 return []
         return [f"the auditor did not count to the end: {problem or 'it was interrupted'}"]
 
-    def judge(self, producers: Sequence[SimProducer], content: bytes) -> list[str]:
+    def judge(self, producers: Sequence[SimProducer | ProductProducer], content: bytes) -> list[str]:
         """Returns where the report and the truth differ. `content`: the log below the high watermark."""
         copy = SimLog()
         copy.topic_id = str(TOPIC_ID)
@@ -264,7 +265,7 @@ def _harm(handed: Handed) -> Harm:
     return Harm(Status.LOST, PRODUCER_HOP, hour_of(handed.time_ms), identity)
 
 
-def _report_of(producer: SimProducer) -> ProducerReport:
+def _report_of(producer: SimProducer | ProductProducer) -> ProducerReport:
     """Returns what a publisher reports in the end of all that it was handed."""
     hours: dict[int, list[Handed]] = {}
     for each in producer.handed:

@@ -7,16 +7,15 @@ make threads and sockets, and are the only parts of a broker's replication that 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final, cast
 
 import headrace.broker.produce.checks as checks_room
 import headrace.broker.replicas.replication as replication_room
 from headrace.broker.cold_reads import ColdReads
+from headrace.broker.disk_age import DiskAgeing
 from headrace.broker.disk_guard import CHECK_INTERVAL_MS, DiskGuard
 from headrace.broker.groups.fencing import registered
 from headrace.broker.groups.offset_queue import OffsetStore
@@ -34,13 +33,16 @@ from headrace.broker.state import BrokerState
 from headrace.client.calls import Call
 from headrace.coordination import znodes
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
+from headrace.coordination.disk_ages import DiskAges
 from headrace.coordination.election import Reign
 from headrace.coordination.errors import CoordinationError, NoNodeError, SessionClosedError
 from headrace.coordination.partition_states import GuardError
+from headrace.coordination.producer_ids import allocate_block
 from headrace.coordination.topics import TopicRegistry, TopicState
 from headrace.log.directory import LogDirectory, PartitionName
 from headrace.log.errors import LogError
 from headrace.wire.checking_fast import make_scanner
+from simulation.patching import put
 from simulation.sim_clock import WALL_MS, Clock, Life, SimLoop, SimWorkers
 from simulation.sim_disk import Disks
 from simulation.sim_network import Host, Link, Network
@@ -55,6 +57,10 @@ RETRY_MS: Final = 200.0
 LED_MAX_MS: Final = 300.0
 """How long a broker that stops waits for the new leaders."""
 FREE_MIN_BYTES: Final = 1 << 20
+AGE_INTERVAL_MS: Final = 700.0
+"""A minute of a real broker."""
+PRODUCER_IDS: Final = 10
+"""That a broker takes at once."""
 SETTINGS: Final = {
     "replica.lag.time.max.ms": "1500",
     "min.insync.replicas": "2",
@@ -67,16 +73,6 @@ _quiet: Final = logging.getLogger("simulation")
 
 _only_scanner: Final = lru_cache(maxsize=1)(make_scanner)
 """One for all brokers: it is for one thread, has no state between calls, and takes a millisecond to make."""
-
-
-@contextmanager
-def _put(room: ModuleType, name: str, instead: object) -> Iterator[None]:
-    real = getattr(room, name)
-    setattr(room, name, instead)
-    try:
-        yield
-    finally:
-        setattr(room, name, real)
 
 
 class SimPeers:
@@ -170,8 +166,9 @@ class SimBroker:
         self._directory.claim(number)
         self.registry = TopicRegistry(self.session)
         self._brokers = BrokerRegistry(self.session)
+        self._ageing = DiskAgeing(self._directory, DiskAges(self.session), number)
         self._config = BrokerConfig(dict(settings))
-        with _put(checks_room, "make_scanner", _only_scanner):
+        with put(checks_room, "make_scanner", _only_scanner):
             self.state = self._make_state()
         self.replication = self._make_replication()
         guard = DiskGuard(
@@ -179,7 +176,8 @@ class SimBroker:
         )
         self.loop.every(CHECK_INTERVAL_MS, guard.check)
         self.controller = SimController(self)
-        self.service = BrokerService(self.state, ProducerIds(self.control, lambda: range(0)))
+        ids = ProducerIds(cast(Any, self.control), lambda: allocate_block(self.session, PRODUCER_IDS))
+        self.service = BrokerService(self.state, ids)
         # Turns of control requests go by the CPU that they took: no world would repeat.
         self.service._turns._clock_s = lambda: 0.0
         offsets = OffsetStore(self.session, cast(Any, self.control), lambda: registered(self.state))
@@ -215,7 +213,7 @@ class SimBroker:
         )
 
     def _make_replication(self) -> Replication:
-        with _put(replication_room, "Peers", lambda *_, **__: SimPeers(self)):
+        with put(replication_room, "Peers", lambda *_, **__: SimPeers(self)):
             return Replication(
                 self.state,
                 self._directory,
@@ -241,6 +239,7 @@ class SimBroker:
         self.replication.manager.when_idle(lambda: self.control.submit(self._register, self._registered))
 
     def _register(self) -> dict[str, TopicState]:
+        self._ageing.check()
         host = f"10.0.0.{self.number}"
         for path in (znodes.broker(self.number), znodes.CONTROLLER):
             node = self.session.get_or_none(path)
@@ -268,6 +267,7 @@ class SimBroker:
             return
         self.is_registered = True
         self.replication.manager.begin(topics)
+        self._ageing.begin(lambda _, call: self.loop.every(AGE_INTERVAL_MS, call), self.control)
         self._brokers.watch(self._brokers_changed)
         self.registry.watch(self._topics_changed)
         self.controller.start()

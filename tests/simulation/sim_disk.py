@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -159,6 +160,21 @@ class Disks:
             file.seek(start + within)
             file.write(bytes([data[start + within] ^ 1 << self._draw.randrange(8)]))
         return f"{path.name}, byte {within} of the batch at {start}"
+
+    def copy(self, folder: Path, target: Path) -> None:
+        """Copies what is durable of a disk."""
+        shutil.copytree(folder, target)
+        for path in target.glob(SEGMENTS):
+            durable = self.durable.get(str(folder / path.relative_to(target)), 0)
+            os.truncate(path, min(durable, path.stat().st_size))
+
+    def put_back(self, folder: Path, copied: Path) -> None:
+        """Puts a copy in the place of a broker's disk, while the broker is dead."""
+        shutil.rmtree(folder)
+        self.forget(folder)
+        copied.rename(folder)
+        for path in folder.glob(SEGMENTS):
+            self.durable[str(path)] = path.stat().st_size
 
     def forget(self, folder: Path) -> None:
         """A new disk takes this one's place."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from headrace.coordination import znodes
+from headrace.log.directory import OWNER_FILE
 from simulation.sim_clients import TOPIC
 
 if TYPE_CHECKING:
@@ -13,6 +17,11 @@ if TYPE_CHECKING:
 
 RETRY_MS: Final = 300.0
 SICK_MAX_MS: Final = 8_000.0
+OLDER_BY_MS: Final = (2_000.0, 6_000.0)
+RETRIES_MAX: Final = 20
+FIRST_MS: Final = (50.0, 1_500.0)
+OTHERS_MS: Final = (1_000.0, 8_000.0)
+"""How long the brokers are down whose disks are the true ones."""
 
 
 class DiskFaults:
@@ -22,6 +31,7 @@ class DiskFaults:
         self._world = world
         self._faults = faults
         self._clock = world.clock
+        self._copies = 0
 
     def fail(self) -> None:
         number = self._faults.pick()
@@ -81,6 +91,48 @@ class DiskFaults:
         self._faults.count("new-disk")
         self._replace(number)
 
+    def older_disk(self) -> None:
+        """A copy of a disk takes its place, some seconds later, while all brokers are down; its broker is the
+        first to come back. The others have everything.
+        """
+        number = self._faults.pick()
+        folder = self._world.folder_of(number)
+        self._copies += 1
+        copied = folder.with_name(f"copy-{self._copies}")
+        if self._faults.sick is None:
+            self._world.disks.copy(folder, copied)
+            self._world.later(
+                self._clock.between(*OLDER_BY_MS), lambda: self._put_back(number, copied, RETRIES_MAX)
+            )
+
+    def _put_back(self, number: int, copied: Path, retries: int) -> None:
+        if self._faults.is_over or not retries:
+            return
+        if not (self._may_lose() and self._is_known_to_be_older(number, copied)):
+            self._world.later(RETRY_MS, lambda: self._put_back(number, copied, retries - 1))
+            return
+        world, high_watermark = self._world, self._world.high_watermark()
+        self._faults.sick = number
+        self._faults.count("older-disk")
+        for broker in list(world.brokers.values()):
+            if not broker.life.is_dead:
+                world.crash(broker, is_reset=self._clock.chance(0.5))
+        world.disks.put_back(world.folder_of(number), copied)
+        world.note(f"all brokers are down, and broker {number} gets an older copy of its disk")
+        for other in world.brokers:
+            later_ms = self._clock.between(*(FIRST_MS if other == number else OTHERS_MS))
+            world.later(later_ms, lambda other=other: world.start(other))  # type: ignore[misc]
+        self._recover(number, high_watermark)
+
+    def _is_known_to_be_older(self, number: int, copied: Path) -> bool:
+        """Whether the broker has noted in ZooKeeper since that its disk has grown older."""
+        node = self._world.zookeeper.nodes.get(znodes.disk(number))
+        if node is None or not node.data:
+            return False
+        noted, owner = json.loads(node.data), json.loads((copied / OWNER_FILE).read_text())
+        is_same = bool(noted["directory_id"] == owner["directory_id"])
+        return is_same and bool(noted["age"] > owner["age"])
+
     def _replace(self, number: int) -> None:
         """Gives a broker an empty disk, once another one in sync has everything."""
         state = self._world.state()
@@ -102,7 +154,8 @@ class DiskFaults:
 
     def _recover(self, number: int, address: int) -> None:
         """Waits until a broker has everything again."""
-        has_all = self._world.brokers[number].high_watermark(TOPIC) >= address
+        broker = self._world.brokers[number]
+        has_all = not broker.life.is_dead and broker.high_watermark(TOPIC) >= address
         if has_all and number in self._world.state()["isr"]:
             self._faults.sick = None
         else:

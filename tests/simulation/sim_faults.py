@@ -63,6 +63,7 @@ class Faults:
             self._cut_power,
             disks.rot,
             disks.new_disk,
+            disks.older_disk,
             self._leave_behind,
             moves.shut_down,
             moves.reassign,

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 from headrace.coordination import znodes
 from headrace.wire.batch import hop
 from simulation.sim_clients import BROKERS, TOPIC, Acknowledged
+from simulation.sim_product_clients import ProductProducer
+from simulation.sim_remade import NAME as REMADE_TOPIC
 
 if TYPE_CHECKING:
     from simulation.sim_world import World
@@ -47,6 +49,13 @@ class Judge:
             broker.close()
         logs = {number: _content(world.folder_of(number) / f"{TOPIC}-0") for number in world.brokers}
         self._judge_mirror(logs)
+        if world.remade is not None:
+            remade = {
+                number: _content(world.folder_of(number) / f"{REMADE_TOPIC}-0") for number in world.brokers
+            }
+            counts = world.faults.counts
+            is_lossy = any(counts.get(kind) for kind in ("rot", "new-disk", "older-disk"))
+            self.problems.extend(world.remade.judge(remade, is_lossy=is_lossy))
         if world.audit is not None:
             self.problems.extend(world.audit.judge(world.producers, logs[1][:high_watermark]))
         for number, content in logs.items():
@@ -73,9 +82,9 @@ class Judge:
             self.problems.append(f"broker {number} ends at {len(content)}, below {high_watermark}")
         held: dict[tuple[int, int, int], list[int]] = {}
         last: dict[int, tuple[int, int]] = {}
-        for at, header in hop(content):
+        for _, header in hop(content):
             numbers = header.producer_epoch, header.base_sequence
-            held.setdefault((header.producer_id, *numbers), []).append(at + header.size_bytes - 1)
+            held.setdefault((header.producer_id, *numbers), []).append(header.base_offset)
             if numbers <= last.get(header.producer_id, (-1, -1)):
                 self.problems.append(
                     f"broker {number}: producer {header.producer_id} has sequence"
@@ -86,12 +95,15 @@ class Judge:
             for each in producer.acknowledged:
                 offsets = held.get((each.producer, each.epoch, each.sequence), [])
                 # What is not promised may lie where an earlier leader has put it, who never said so.
-                if offsets != [each.offset] and (len(offsets) > 1 or self._is_promised(each)):
+                is_right = offsets == [each.offset] or (each.offset < 0 and len(offsets) == 1)
+                if not is_right and (len(offsets) > 1 or self._is_promised(each)):
                     self.problems.append(
                         f"broker {number}: sequence {each.sequence} of producer {each.producer} was"
                         f" acknowledged at offset {each.offset} at {each.at_ms:.0f} ms; the log holds it"
                         f" at {offsets}"
                     )
+            if isinstance(producer, ProductProducer) and self._unclean_ms < 0:
+                self.problems.extend(f"broker {number}: {each}" for each in producer.judge_order(content))
         for address, batch in self._reader.seen.items():
             if self._unclean_ms >= 0:
                 break

@@ -11,7 +11,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from weakref import WeakSet
 
 from headrace.broker.core import ClientConnection, Service
@@ -41,9 +41,25 @@ VERSIONS: Final[Mapping[int, int]] = {
     ApiKey.HEARTBEAT: 4,
     ApiKey.LEAVE_GROUP: 4,
 }
+
+
+def version_of(call: Call) -> int:
+    """Returns the version in which a call is sent: its own least one, if that is greater."""
+    return max(call.versions[0], min(VERSIONS[call.api_key], call.versions[1]))
+
+
 Done = Callable[[Any], None]
 Way = tuple[str, str]
 """From whom to whom."""
+
+
+class ClientEnd(Protocol):
+    """A client's end. `number`: in the order in which a world's connections began."""
+
+    number: int
+
+    def reset(self) -> None:
+        """The other end says that there is no such connection."""
 
 
 class Host:
@@ -53,7 +69,7 @@ class Host:
         self.life = life
         self.service = service
         self.wake = wake
-        self.connections: WeakSet[_Connection] = WeakSet()
+        self.connections: WeakSet[ClientEnd] = WeakSet()
 
     def reset_connections(self) -> None:
         """The process has ended, and its kernel says so; else its clients' connections are half-open."""
@@ -74,6 +90,12 @@ class Network:
     def is_cut(self, source: str, target: str) -> bool:
         return self.cuts[source, target] > 0
 
+    def connected(self, connection: ClientEnd, host: Host) -> int:
+        """Returns the number of a new connection, which ends with the host."""
+        self.connections += 1
+        host.connections.add(connection)
+        return self.connections
+
     def delay_ms(self) -> float:
         return self.clock.between(DELAY_MIN_MS, DELAY_MAX_MS) * self.slow
 
@@ -93,7 +115,7 @@ class Network:
             on_abort=problems.append,
         )
         server.turn_left = 1 << 30
-        version = VERSIONS[call.api_key]
+        version = version_of(call)
         encoded = call.encode(version, 1, source)
         frame = bytearray(encoded if isinstance(encoded, bytes) else b"".join(encoded))
         host.wake(lambda: server.receive(memoryview(frame), may_keep=False))
@@ -138,6 +160,70 @@ class Link:
             self._connection = None
 
 
+class ServerEnd:
+    """A broker's end of one connection: bytes of the client in, responses out, in order. All of it happens in
+    the broker's life.
+
+    `respond` gets responses, whole frames at a time; `ended` why the broker gives the connection up.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        clock: Clock,
+        peer: str,
+        respond: Callable[[bytes], None],
+        ended: Callable[[str], None],
+    ) -> None:
+        self.host = host
+        self._clock = clock
+        self._respond = respond
+        self._ended = ended
+        self._server = ClientConnection(
+            host.service,
+            peer=f"{peer}:1",
+            frame_limit_bytes=FRAME_MAX_BYTES,
+            on_output=self._output,
+            on_abort=ended,
+        )
+
+    def arrive(self, data: bytes) -> None:
+        """Takes what the client has sent."""
+        if self._server.closed:
+            return
+        self._server.turn_left = 1 << 30
+        try:
+            self._server.receive(memoryview(bytearray(data)), may_keep=False)
+        except WireError as error:
+            self._ended(str(error))
+            return
+        self._output(self._server)
+
+    def close_later(self, delay_ms: float) -> None:
+        """The client has closed the connection: a living broker hears of it."""
+        if not self.host.life.is_dead:
+            self._clock.after(delay_ms, self.host.life, lambda: self.host.wake(self._server.close))
+
+    def _output(self, server: ClientConnection) -> None:
+        if server.rest is not None and not server.is_held:
+            self._clock.after(0.0, self.host.life, lambda: self.host.wake(self._resume))
+        if not server.slots or server.slots[0].parts is None:
+            return
+        server.release_responses()
+        if not server.outgoing:
+            return
+        parts = [part.read() if isinstance(part, FileSlice) else bytes(part) for part in server.outgoing]
+        server.outgoing.clear()
+        server.outgoing_bytes = 0
+        self._respond(b"".join(parts))
+
+    def _resume(self) -> None:
+        if not self._server.closed and not self._server.is_held:
+            self._server.turn_left = 1 << 30
+            self._server.resume()
+            self._output(self._server)
+
+
 class _Connection:
     def __init__(
         self,
@@ -155,17 +241,9 @@ class _Connection:
         self._checks_at_ms = math.inf
         self._arrives_ms = self._returns_ms = 0.0
         self._asked = 0
-        network.connections += 1
-        self.number = network.connections
-        host.connections.add(self)
+        self.number = network.connected(self, host)
         self.is_broken = False
-        self._server = ClientConnection(
-            host.service,
-            peer=f"{source}:1",
-            frame_limit_bytes=FRAME_MAX_BYTES,
-            on_output=self._output,
-            on_abort=lambda problem: self.end(problem),
-        )
+        self._server = ServerEnd(host, network.clock, source, self._respond, self.end)
 
     def ask(self, call: Call, done: Done, timeout_ms: float) -> None:
         self._asked += 1
@@ -173,7 +251,7 @@ class _Connection:
         self._waiting.append((call, done, deadline_ms))
         if deadline_ms < self._checks_at_ms:
             self._check_at(deadline_ms)
-        encoded = call.encode(VERSIONS[call.api_key], self._asked, self._ends[0])
+        encoded = call.encode(version_of(call), self._asked, self._ends[0])
         frame = encoded if isinstance(encoded, bytes) else b"".join(encoded)
         if self._network.is_cut(*self._ends):
             return
@@ -187,40 +265,16 @@ class _Connection:
 
     def _arrive(self, frame: bytes) -> None:
         """At the broker."""
-        if self.is_broken or self._server.closed:
-            return
-        self._server.turn_left = 1 << 30
-        try:
-            self._server.receive(memoryview(bytearray(frame)), may_keep=False)
-        except WireError as error:
-            self.end(str(error))
-            return
-        self._output(self._server)
+        if not self.is_broken:
+            self._server.arrive(frame)
 
-    def _output(self, server: ClientConnection) -> None:
+    def _respond(self, data: bytes) -> None:
         """At the broker: responses go back, in order."""
-        if server.rest is not None and not server.is_held:
-            self._network.clock.after(0.0, self._host.life, lambda: self._host.wake(self._resume))
-        if not server.slots or server.slots[0].parts is None:
-            return
-        server.release_responses()
-        if not server.outgoing:
-            return
-        parts = [part.read() if isinstance(part, FileSlice) else bytes(part) for part in server.outgoing]
-        server.outgoing.clear()
-        server.outgoing_bytes = 0
-        if self._network.is_cut(self._ends[1], self._ends[0]):
+        if self.is_broken or self._network.is_cut(self._ends[1], self._ends[0]):
             return
         now_ms = self._network.clock.now_ms
         self._returns_ms = max(self._returns_ms, now_ms + self._network.delay_ms())
-        data = b"".join(parts)
         self._deliver(self._returns_ms - now_ms, partial(self._return, data))
-
-    def _resume(self) -> None:
-        if not self.is_broken and not self._server.closed and not self._server.is_held:
-            self._server.turn_left = 1 << 30
-            self._server.resume()
-            self._output(self._server)
 
     def _return(self, data: bytes) -> None:
         """At the client. Data is whole frames."""
@@ -232,7 +286,7 @@ class _Connection:
             call, done, _ = self._waiting.popleft()
             expected = self._asked - len(self._waiting)
             assert int.from_bytes(frame[:4], "big") == expected, f"{self._ends}: not the answer to {expected}"
-            done(call.decode(frame, VERSIONS[call.api_key]))
+            done(call.decode(frame, version_of(call)))
 
     def reset(self) -> None:
         """The other end says that there is no such connection."""
@@ -259,10 +313,7 @@ class _Connection:
         if self.is_broken:
             return
         self.is_broken = True
-        host = self._host
-        if not host.life.is_dead:
-            delay_ms = self._network.delay_ms()
-            self._network.clock.after(delay_ms, host.life, lambda: host.wake(self._server.close))
+        self._server.close_later(self._network.delay_ms())
         waiting, self._waiting = self._waiting, deque()
         for _, done, _ in waiting:
             lost = Lost(problem, was_sent=True)

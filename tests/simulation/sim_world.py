@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from headrace.broker.replicas import fetcher
 from headrace.coordination import znodes
+from headrace.coordination.producer_ids import skip_ids
 from headrace.coordination.topics import TopicRegistry
 from simulation.sim_audit import SimAudit
 from simulation.sim_broker import SETTINGS, UNCLEAN, SimBroker
@@ -29,6 +30,9 @@ from simulation.sim_judge import Judge
 from simulation.sim_members import SimMembers
 from simulation.sim_mirror import SimMirror
 from simulation.sim_network import Network
+from simulation.sim_product_clients import BATCH_BYTES, ProductClient, ProductConsumer, ProductProducer
+from simulation.sim_remade import NAME as REMADE_TOPIC
+from simulation.sim_remade import SimRemade
 from simulation.sim_session import SESSION_MS, SimSession
 from simulation.sim_zookeeper import ZooKeeper
 
@@ -38,12 +42,18 @@ LIVE_MAX_MS: Final = 40_000.0
 DRAIN_MS: Final = 1_500.0
 SEGMENT_BYTES: Final = "16384"
 PRODUCERS: Final = 2
+WITNESS_IDS: Final = PRODUCERS + 1
+"""Producer ids that brokers do not give to others."""
 PAUSES_MS: Final = (300.0, 1_000.0, 2_000.0, 2_000.0, 3_000.0)
 """Of a producer after each batch, at most, unless something happens: then all hurry."""
 IDLE_FETCHES_MS: Final = (100, 500, 500, 500)
 """How long leaders hold fetches that bring nothing: with few partitions, and with many."""
+OF_THE_PRODUCT: Final = 0.3
+"""How many producers and readers are the product's own; the others are witnesses that do less."""
 MIRRORED: Final = 0.4
 GROUPED: Final = 0.4
+REMADE: Final = 0.2
+"""How many worlds have a second topic, which is deleted and made again."""
 AMONG_MEMBERS: Final = 0.5
 """Of the groups: how many have several members at once."""
 AUDITED: Final = 0.06
@@ -90,11 +100,12 @@ class World:
         """Whether the topic allows unclean elections."""
         self._high_watermarks: dict[tuple[Life, int], int] = {}
         self.faults = Faults(self)
-        self.producers: list[SimProducer] = []
-        self.reader: SimReader | None = None
+        self.producers: list[SimProducer | ProductProducer] = []
+        self.reader: SimReader | ProductConsumer | None = None
         self.mirror: SimMirror | None = None
         self.group: SimGroup | SimMembers | None = None
         self.audit: SimAudit | None = None
+        self.remade: SimRemade | None = None
 
     # --- the run ---
 
@@ -106,6 +117,9 @@ class World:
                 self._run()
         finally:
             setattr(fetcher, "WAIT_MIN_MS", wait_ms)  # noqa: B010
+            for client in (*self.producers, self.reader):
+                if isinstance(client, ProductClient):
+                    client.close()
             shutil.rmtree(self.folder, ignore_errors=True)
         acknowledged = sum(len(producer.acknowledged) for producer in self.producers)
         return Verdict(
@@ -129,23 +143,24 @@ class World:
 
     def _run(self) -> None:
         self.prepare()
+        ends = self.clock, self.network, self.zookeeper
+        is_audited = self.clock.chance(AUDITED_IF_UNCLEAN if self.is_unclean else AUDITED)
+        # An audit's report names single sequence numbers here.
+        batch_bytes = 1 if is_audited else self.clock.draw.choice(BATCH_BYTES)
         pause_ms = PAUSES_MS[0] if self.is_unclean else self.clock.draw.choice(PAUSES_MS)
-        self.producers = [
-            SimProducer(number, self.clock, self.network, self.zookeeper, pause_ms)
-            for number in range(1, PRODUCERS + 1)
-        ]
+        self.producers = [self._producer(number, pause_ms, batch_bytes) for number in range(1, PRODUCERS + 1)]
         for producer in self.producers:
             producer.on_acknowledged = self.faults.acknowledged
-        ends = self.clock, self.network, self.zookeeper
-        kind = self.clock.draw.choice(READERS)
-        self.reader = SimReader(*ends, names_epochs=kind == NAMES_EPOCHS, rack="r" if kind == RACK else "")
+        self.reader = self._make_reader()
         for client in (*self.producers, self.reader):
             client.may_lose = self.is_unclean
         if self.clock.chance(GROUPED) and not self.is_unclean:
             self.group = (SimMembers if self.clock.chance(AMONG_MEMBERS) else SimGroup)(*ends)
         if self.clock.chance(MIRRORED) and not self.is_unclean:
             self.mirror = SimMirror(self.folder / "mirror", *ends)
-        if self.clock.chance(AUDITED_IF_UNCLEAN if self.is_unclean else AUDITED):
+        if self.clock.chance(REMADE) and not self.is_unclean:
+            self.remade = SimRemade(*ends)
+        if is_audited:
             self.audit = SimAudit(*ends)
         self.clock.run_until(2 * CALM_MS)
         self.later(0.0, self.faults.next)
@@ -155,17 +170,34 @@ class World:
         self.note("all is healed")
         if self.mirror is not None:
             self.mirror.recheck()
+        if self.remade is not None:
+            self.remade.settle()
         self._wait_until_live()
         for producer in self.producers:
             producer.is_ending = True
+        if self.remade is not None:
+            self.remade.end()
         self.clock.run_until(self.clock.now_ms + DRAIN_MS)
         self._wait_until_in_sync()
         if self.audit is not None:
             self.problems.extend(self.audit.finish())
         self.problems.extend(Judge(self).judge())
 
+    def _producer(self, number: int, pause_ms: float, batch_bytes: int) -> SimProducer | ProductProducer:
+        if self.clock.chance(OF_THE_PRODUCT):
+            return ProductProducer(number, self.clock, self.network, pause_ms, batch_bytes=batch_bytes)
+        return SimProducer(number, self.clock, self.network, self.zookeeper, pause_ms)
+
+    def _make_reader(self) -> SimReader | ProductConsumer:
+        if self.clock.chance(OF_THE_PRODUCT):
+            return ProductConsumer(self.clock, self.network)
+        ends = self.clock, self.network, self.zookeeper
+        kind = self.clock.draw.choice(READERS)
+        return SimReader(*ends, names_epochs=kind == NAMES_EPOCHS, rack="r" if kind == RACK else "")
+
     def _create_topic(self) -> None:
         session = SimSession(self.zookeeper, self.clock, Life("creator"), "creator")
+        skip_ids(session, WITNESS_IDS)
         registry = TopicRegistry(session)
         replicas = list(range(1, BROKERS + 1))
         self.clock.draw.shuffle(replicas)
@@ -206,7 +238,11 @@ class World:
 
     def high_watermark(self) -> int:
         """The greatest that any broker knows."""
-        return max(broker.high_watermark(TOPIC) for broker in self.brokers.values())
+        return max(self.high_watermarks(TOPIC))
+
+    def high_watermarks(self, topic: str) -> set[int]:
+        """What the brokers know."""
+        return {broker.high_watermark(topic) for broker in self.brokers.values()}
 
     @property
     def highest(self) -> int:
@@ -271,8 +307,9 @@ class World:
         """A replica that had no room, for example, may have left the in-sync set since all was live."""
         until_ms = self.clock.now_ms + LIVE_MAX_MS
         while self.clock.now_ms < until_ms:
-            ends = {broker.high_watermark(TOPIC) for broker in self.brokers.values()}
-            if len(ends) == 1 and len(self.state()["isr"]) == BROKERS:
+            ends = self.high_watermarks(TOPIC)
+            is_remade_whole = self.remade is None or self.remade.is_whole(self.high_watermarks(REMADE_TOPIC))
+            if len(ends) == 1 and len(self.state()["isr"]) == BROKERS and is_remade_whole:
                 return
             self.clock.run_until(self.clock.now_ms + 200.0)
         self.problems.append(f"not all in sync in the end: {self.state()}")
@@ -285,6 +322,8 @@ class World:
             late.append("the group commits nothing new")
         if self.mirror is not None and self.mirror.last_ms <= since_ms:
             late.append(f"the mirror copies nothing new: {self.mirror.copy.problem}")
+        if self.remade is not None and self.remade.last_ms <= since_ms:
+            late.append("the topic that was made again takes nothing")
         state = self.state()
         if len(state["isr"]) < BROKERS or state["leader"] < 0:
             late.append(f"the state is {state}")

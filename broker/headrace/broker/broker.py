@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from headrace.broker.cluster import NO_BROKER
 from headrace.broker.cold_reads import ColdReads
+from headrace.broker.disk_age import DiskAgeing
 from headrace.broker.disk_guard import CHECK_INTERVAL_MS, DiskGuard
 from headrace.broker.disk_guard import SETTING as DISK_SETTING
 from headrace.broker.fair_workers import FairWorkers, OwnJobs
@@ -48,6 +49,7 @@ from headrace.broker.workers import Workers
 from headrace.coordination import znodes
 from headrace.coordination.broker_configs import BrokerConfigRegistry, BrokerConfigs
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
+from headrace.coordination.disk_ages import DiskAges
 from headrace.coordination.fronts import Front
 from headrace.coordination.offline_logs import OfflineLogRegistry, OfflineNames
 from headrace.coordination.producer_ids import allocate_block
@@ -118,6 +120,7 @@ class Broker:
         self._controller = self._stand_for_controller()
         self._offline_news = self._announce_offline()
         self._membership = self._join()
+        self._ageing = DiskAgeing(self._directory, DiskAges(self._session), options.broker_id)
         self._replication = self._replicate()
         producer_ids = ProducerIds(self._own_work, lambda: allocate_block(self._session, PRODUCER_ID_BLOCK))
         self._service = BrokerService(self._state, producer_ids)
@@ -239,6 +242,7 @@ class Broker:
 
         Until then others may have made the process before this one a leader, whose registration they saw.
         """
+        self._ageing.check()
         host, port = self._advertised
         registration = BrokerRegistration(
             self._options.broker_id,
@@ -260,6 +264,7 @@ class Broker:
             self._loop.stop()
             return
         self._replication.manager.begin(topics)
+        self._ageing.begin(self._loop.every, self._own_work)
         self._broker_configs.watch(lambda configs: self._loop.post(lambda: self._see_configs(configs)))
         self._brokers.watch(self._brokers_changed)
         self._topics.watch(self._topics_changed)

@@ -71,11 +71,14 @@ class LogDirectory:
     """Holds the lock while open. Raises `DirectoryLockedError` if another process holds it.
 
     `directory_id`: made when a broker first claims the directory; another disk has another one (KIP-858).
+    `age`: how often `grow_older` was called for it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.directory_id = ""
+        self.age = 0
+        self._broker_id = -1
         path.mkdir(parents=True, exist_ok=True)
         self._lock_fd = lock(path, "give each broker a directory of its own")
         self._claims = Claims(path)
@@ -92,6 +95,7 @@ class LogDirectory:
             try:
                 stored = json.loads(file.read_text())
                 owner = stored["broker_id"]
+                self.age = int(stored.get("age", 0))
             except (ValueError, KeyError, TypeError) as error:
                 raise LogDamagedError(
                     f"{file} does not say whose directory this is ({error}). Nothing was changed; write "
@@ -104,10 +108,34 @@ class LogDirectory:
             if stored.get("log_format") != LOG_FORMAT:
                 raise OldLogFormatError(file, f"it lacks log_format {LOG_FORMAT}")
             self.directory_id = str(stored.get("directory_id", ""))
+        self._broker_id = broker_id
         if not self.directory_id:
-            self.directory_id = str(uuid4())
-            fields = {"broker_id": broker_id, "log_format": LOG_FORMAT, "directory_id": self.directory_id}
-            replace_file(file, json.dumps(fields).encode())
+            self.renew()
+
+    def renew(self) -> None:
+        """Gives the directory another id. Raises `OSError` if that cannot be written: the next start has the
+        former one.
+        """
+        self.directory_id, self.age = str(uuid4()), 0
+        self._write_owner()
+
+    def grow_older(self) -> None:
+        """Counts up `age`, durably. Raises `OSError`: then it stays as it was."""
+        self.age += 1
+        try:
+            self._write_owner()
+        except OSError:
+            self.age -= 1
+            raise
+
+    def _write_owner(self) -> None:
+        fields = {
+            "broker_id": self._broker_id,
+            "log_format": LOG_FORMAT,
+            "directory_id": self.directory_id,
+            "age": self.age,
+        }
+        replace_file(self.path / OWNER_FILE, json.dumps(fields).encode())
 
     def partitions(self) -> Iterator[PartitionName]:
         """Yields the name of every partition folder."""

@@ -132,15 +132,12 @@ class BrokerConnection:
         """
         try:
             found = look_up(self.address) if targets is None else targets
-            family, kind, protocol, _, target = found[attempt % len(found)]
-            self.socket = socket.socket(family, kind, protocol)
-            self.socket.setblocking(False)
-            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _break_on_silence(self.socket)
+            target = found[attempt % len(found)]
+            self.socket = open_socket(target)
             self.state = ConnectionState.CONNECTING
             self.started_s = self._clock()
             self._connect_deadline_s = self.started_s + self._connect_timeout_s
-            self.socket.connect(target)
+            self.socket.connect(target[-1])
         except BlockingIOError:
             return
         except OSError as error:
@@ -316,6 +313,16 @@ def _common_versions(offered: dict[int, tuple[int, int]]) -> dict[int, int]:
         if version >= max(ours_min, theirs_min):
             chosen[int(api_key)] = version
     return chosen
+
+
+def open_socket(target: Target) -> socket.socket:
+    """Returns a socket that never blocks, sends at once, and breaks on silence. Raises `OSError`."""
+    family, kind, protocol, *_ = target
+    opened = socket.socket(family, kind, protocol)
+    opened.setblocking(False)
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    _break_on_silence(opened)
+    return opened
 
 
 def _break_on_silence(connection: socket.socket) -> None:

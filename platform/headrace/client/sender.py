@@ -135,7 +135,7 @@ class Sender:
         error: ClientError = ClosedError("the producer was closed before the record was delivered")
         try:
             while not self._stopping:
-                self._run_round()
+                self.run_round()
         except Exception as failure:
             logger.exception("the sender thread failed")
             error = ClientError(f"the producer's sender thread failed: {failure!r}; create a new producer")
@@ -149,7 +149,8 @@ class Sender:
         with self._metadata_changed:
             self._metadata_changed.notify_all()
 
-    def _run_round(self) -> None:
+    def run_round(self) -> None:
+        """One round of the thread's loop: it sends what may be sent, and waits for the network once."""
         while self._topic_changes:
             topic, wanted = self._topic_changes.popleft()
             if wanted:

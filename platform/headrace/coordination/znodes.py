@@ -18,6 +18,7 @@ Names are Kafka's (0.8 to 3.x) where Kafka has one, so that its tools work. JSON
     /headrace/registrations/<broker id>            data       empty; its version counts registrations
     /headrace/brokers/<broker id>                  data       {"epoch", "directory_id"}: its last registration
                                                                that a controller has handled
+    /headrace/disks/<broker id>                    data       {"directory_id", "age"}: how old its disk is
     /headrace/fronts/<broker id>                   ephemeral  {"host", "port"} for balancers to connect to
     /headrace/balanced/<broker id>-<balancer>      ephemeral  empty: this balancer may send it connections
     /headrace/offline/<broker id>-<topic>-<p>      ephemeral  empty: its leader cannot serve this partition
@@ -42,6 +43,7 @@ CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 REGISTRATIONS: Final = "/headrace/registrations"
 HANDLED_BROKERS: Final = "/headrace/brokers"
+DISKS: Final = "/headrace/disks"
 FRONTS: Final = "/headrace/fronts"
 BALANCED: Final = "/headrace/balanced"
 OFFLINE: Final = "/headrace/offline"
@@ -60,6 +62,10 @@ def registrations(broker_id: int) -> str:
 
 def handled_broker(broker_id: int) -> str:
     return f"{HANDLED_BROKERS}/{broker_id}"
+
+
+def disk(broker_id: int) -> str:
+    return f"{DISKS}/{broker_id}"
 
 
 def front(broker_id: int) -> str:

@@ -1,0 +1,93 @@
+"""Whether this broker's disk is the one that it had: an older copy of it must not pass for it.
+
+A backup that was put back, or a disk that a host's snapshot turned back, holds logs that end early, and the
+directory's id of the true one: as a member of the in-sync set its broker could lead without what was
+acknowledged. So the directory has an age, which the broker counts up each minute, on the disk first and then
+in ZooKeeper. A directory that is younger than ZooKeeper knows becomes another one, by its id: the controller
+takes it out of the in-sync sets, as it does with an empty disk, and its logs follow the leaders'. Partitions
+that have this replica alone keep it: nobody else has anything.
+
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from headrace.broker.workers import Jobs
+from headrace.coordination.disk_ages import DiskAge, DiskAges
+from headrace.coordination.errors import CoordinationError
+from headrace.log.directory import LogDirectory
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_MS: Final = 60_000.0
+"""How much older than the true one a copy may be that is not recognized."""
+
+
+class DiskAgeing:
+    """Of one broker and its data directory. `check` and `grow` block, and are called on a control thread."""
+
+    def __init__(self, directory: LogDirectory, ages: DiskAges, broker_id: int) -> None:
+        self._directory = directory
+        self._ages = ages
+        self._broker_id = broker_id
+        self._is_growing = False
+
+    def check(self) -> None:
+        """Gives an older copy another directory id, before the broker registers. Raises
+        `CoordinationError`.
+        """
+        directory, noted = self._directory, self._ages.of(self._broker_id)
+        if noted is not None and is_older(DiskAge(directory.directory_id, directory.age), noted):
+            logger.error(
+                "%s is an older copy of broker %d's disk: its age is %d, and ZooKeeper knows of %d. It "
+                "counts as another disk: a replica on it is in sync again once it has fetched what it lacks "
+                "from its leader. A partition whose other replicas are gone for good gets a leader by an "
+                "unclean election alone, which gives up what was acknowledged since",
+                directory.path,
+                self._broker_id,
+                directory.age,
+                noted.age,
+            )
+            try:
+                directory.renew()
+            except OSError as error:
+                logger.warning("%s: %s; the next start finds the same", directory.path, error)
+        self._grow()
+
+    def begin(self, every: Callable[[float, Callable[[], None]], None], jobs: Jobs) -> None:
+        """Counts the age up from now on, one job at a time. `every` is the loop's."""
+
+        def ended(*_: object) -> None:
+            self._is_growing = False
+
+        def due() -> None:
+            if not self._is_growing:
+                self._is_growing = True
+                jobs.submit(self.grow, ended)
+
+        every(INTERVAL_MS, due)
+
+    def grow(self) -> None:
+        """Counts the age up. What goes wrong is logged: a copy that is made meanwhile is not recognized."""
+        try:
+            self._grow()
+        except CoordinationError as error:
+            logger.warning("the age of the disk was not noted in ZooKeeper: %s", error)
+
+    def _grow(self) -> None:
+        """Raises `CoordinationError`."""
+        directory = self._directory
+        try:
+            directory.grow_older()
+        except OSError as error:
+            logger.warning("%s: %s; the age of the disk is not counted up", directory.path, error)
+            return
+        self._ages.note(self._broker_id, DiskAge(directory.directory_id, directory.age))
+
+
+def is_older(disk: DiskAge, noted: DiskAge) -> bool:
+    """Whether a disk is an earlier state of the one that was noted."""
+    return disk.directory_id == noted.directory_id and disk.age < noted.age

@@ -1,0 +1,47 @@
+"""How old the log directory of each broker is: `/headrace/disks/<id>`, persistent.
+
+A broker counts its directory's age up on the disk, and then here. So a directory that is younger than what
+stands here is an older copy: a backup, or a disk's snapshot.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from headrace.coordination import documents, znodes
+from headrace.coordination.errors import CorruptNodeError
+from headrace.coordination.session import ZooKeeperSession
+
+logger = logging.getLogger(__name__)
+
+
+class DiskAge(NamedTuple):
+    """`directory_id`: of the log directory (KIP-858). `age`: how often it was counted up."""
+
+    directory_id: str
+    age: int
+
+
+class DiskAges:
+    def __init__(self, session: ZooKeeperSession) -> None:
+        self._session = session
+
+    def of(self, broker_id: int) -> DiskAge | None:
+        """Returns what was noted last; None if nothing was, or nothing that can be read."""
+        path = znodes.disk(broker_id)
+        node = self._session.get_or_none(path)
+        if node is None or not node.data:
+            return None
+        try:
+            fields = documents.decode(path, node.data)
+            return DiskAge(str(fields["directory_id"]), int(fields["age"]))
+        except (CorruptNodeError, KeyError, ValueError, TypeError) as error:
+            logger.error("%s: not the age of a disk: %s", path, error)
+            return None
+
+    def note(self, broker_id: int, noted: DiskAge) -> None:
+        """Raises `CoordinationError`."""
+        path = znodes.disk(broker_id)
+        self._session.ensure_path(path)
+        self._session.set(path, documents.encode(noted._asdict()))

@@ -1,0 +1,148 @@
+"""How a broker tells an older copy of its disk from the disk that it had, above a simulated ZooKeeper."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.broker.disk_age import INTERVAL_MS, DiskAgeing, is_older
+from headrace.coordination import znodes
+from headrace.coordination.disk_ages import DiskAge, DiskAges
+from headrace.coordination.errors import CoordinationError
+from headrace.log.directory import LogDirectory
+from simulation.sim_clock import Clock, Life
+from simulation.sim_session import SimSession
+from simulation.sim_zookeeper import ZooKeeper
+
+BROKER = 3
+
+
+@pytest.fixture
+def session() -> SimSession:
+    clock = Clock(1)
+    return SimSession(ZooKeeper(clock), clock, Life("a broker"), "a broker")
+
+
+def started(folder: Path, session: SimSession) -> tuple[str, int]:
+    """The directory's id and age, once a broker has started there and ended."""
+    with LogDirectory(folder) as directory:
+        directory.claim(BROKER)
+        DiskAgeing(directory, DiskAges(session), BROKER).check()
+        return directory.directory_id, directory.age
+
+
+def test_a_disk_that_stays_grows_older(tmp_path: Path, session: SimSession) -> None:
+    first_id, _ = started(tmp_path, session)
+    assert [started(tmp_path, session) for _ in range(2)] == [(first_id, 2), (first_id, 3)]
+    assert DiskAges(session).of(BROKER) == DiskAge(first_id, 3)
+
+
+def test_an_older_copy_becomes_another_directory(
+    tmp_path: Path, session: SimSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, copied = tmp_path / "data", tmp_path / "copy"
+    first_id, _ = started(folder, session)
+    shutil.copytree(folder, copied)
+    started(folder, session)
+    shutil.rmtree(folder)
+    copied.rename(folder)
+    second_id, age = started(folder, session)
+    assert second_id != first_id and age == 1
+    assert "is an older copy of broker 3's disk: its age is 1, and ZooKeeper knows of 2" in caplog.text
+    caplog.clear()
+    assert started(folder, session) == (second_id, 2), "from now on it is this one"
+    assert not caplog.text
+
+
+def test_a_copy_of_what_is_there_now_is_the_same_disk(tmp_path: Path, session: SimSession) -> None:
+    """A stopped broker's data may be moved."""
+    first_id, _ = started(tmp_path / "data", session)
+    shutil.copytree(tmp_path / "data", tmp_path / "moved")
+    assert started(tmp_path / "moved", session) == (first_id, 2)
+
+
+def test_another_disk_is_not_an_older_one(tmp_path: Path, session: SimSession) -> None:
+    for _ in range(3):
+        started(tmp_path / "data", session)
+    assert started(tmp_path / "empty", session)[1] == 1
+    assert not is_older(DiskAge("one", 1), DiskAge("another", 9))
+
+
+def test_what_zookeeper_does_not_know_alarms_nobody(
+    tmp_path: Path, session: SimSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A ZooKeeper that lost its data, or was put back, knows a smaller age, or none."""
+    first_id, _ = started(tmp_path, session)
+    started(tmp_path, session)
+    DiskAges(session).note(BROKER, DiskAge(first_id, 1))
+    assert started(tmp_path, session)[0] == first_id
+    session.set(znodes.disk(BROKER), b"{")
+    assert started(tmp_path, session)[0] == first_id
+    assert "/headrace/disks/3: not the age of a disk" in caplog.text
+
+
+def test_an_age_that_cannot_be_written_is_not_noted(
+    tmp_path: Path, session: SimSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the same disk would pass for an older one after a restart."""
+    with LogDirectory(tmp_path) as directory:
+        directory.claim(BROKER)
+        ageing = DiskAgeing(directory, DiskAges(session), BROKER)
+        ageing.check()
+
+        def fails() -> None:
+            raise OSError("the disk is full")
+
+        monkeypatch.setattr(directory, "grow_older", fails)
+        ageing.grow()
+        assert DiskAges(session).of(BROKER) == DiskAge(directory.directory_id, 1)
+    assert "the age of the disk is not counted up" in caplog.text
+
+
+def test_a_silent_zookeeper_is_said_once_the_broker_runs(
+    tmp_path: Path, session: SimSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    with LogDirectory(tmp_path) as directory:
+        directory.claim(BROKER)
+        ageing = DiskAgeing(directory, DiskAges(session), BROKER)
+        ageing.check()
+        session.disconnect()
+        ageing.grow()
+        with pytest.raises(CoordinationError):
+            ageing.check()
+    assert "the age of the disk was not noted in ZooKeeper" in caplog.text
+
+
+class Jobs:
+    """Jobs that are done when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Callable[[], object], Callable[..., None]]] = []
+
+    def submit(self, job: Callable[[], object], done: Callable[..., None]) -> None:
+        self.waiting.append((job, done))
+
+
+def test_one_job_at_a_time_counts_up(tmp_path: Path, session: SimSession) -> None:
+    due: list[Callable[[], None]] = []
+    jobs = Jobs()
+    with LogDirectory(tmp_path) as directory:
+        directory.claim(BROKER)
+        ageing = DiskAgeing(directory, DiskAges(session), BROKER)
+
+        def every(period_ms: float, call: Callable[[], None]) -> None:
+            assert period_ms == INTERVAL_MS
+            due.append(call)
+
+        ageing.begin(every, jobs)
+        due[0]()
+        due[0]()
+        assert len(jobs.waiting) == 1, "ZooKeeper may be silent for longer than a period"
+        job, done = jobs.waiting.pop()
+        job()
+        done(None, None)
+        due[0]()
+        assert len(jobs.waiting) == 1 and directory.age == 1
