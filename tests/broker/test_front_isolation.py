@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import time
 from collections.abc import Iterator
 
@@ -14,12 +16,14 @@ from fix_zookeeper import ZooKeeperRoom
 from headrace.broker.loop import EventLoop
 from headrace.broker.network import peers as links
 from headrace.broker.network.peers import Lost, Peers, Sender
+from headrace.wire.batch import hop
 from headrace.wire.primitives import NO_UUID
 from headrace.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
-from headrace.wire.records import Record, encode_batch
+from headrace.wire.records import Record, decode_records, encode_batch
 
 SLOW_FLUSH_MS = 20_000
 QUICK_MAX_S = 5.0
+LARGE_BYTES = 20_000  # of a batch: a link does not copy so much
 RAW = encode_batch([Record(0, 1_000, None, b"v")])
 
 
@@ -51,6 +55,38 @@ def test_a_topic_that_flushes_seldom_delays_no_other_client(
         began_s = time.monotonic()
         assert [quick.produce("quick", partition, RAW).error_code for partition in (0, 1)] == [0, 0]
         assert time.monotonic() - began_s < QUICK_MAX_S
+
+
+def stored_values(brokers: BrokerCluster, partition: int) -> list[bytes]:
+    """All values of a partition of the topic `t`, sorted, from its leader."""
+    for broker in brokers.brokers:
+        with RawClient(broker.address) as reader:
+            if reader.fetch("t", partition, 0).error_code == 0:
+                data = reader.read_all("t", partition)
+                return sorted(each.value or b"" for at, _ in hop(data) for each in decode_records(data, at))
+    raise AssertionError("nobody leads it")
+
+
+def test_clients_whose_batches_come_at_once_get_each_its_own_stored(
+    cluster: tuple[BrokerCluster, list[int]],
+) -> None:
+    """A batch that waited to be passed on was overwritten by the next client's, and acknowledged."""
+    brokers, ports = cluster
+    with RawClient(brokers[1].address) as admin:
+        admin.create_topic("t", 2)
+    values = [bytes([number]) * LARGE_BYTES for number in range(1, 4)]
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(f"127.0.0.1:{ports[0]}")) for _ in values]
+        for partition in (0, 1):  # one of them is led by the other broker
+            for client in clients:  # then it has its link
+                assert client.produce("t", partition, RAW).error_code == 0
+            brokers[1].send_signal(signal.SIGSTOP)
+            for client, value in zip(clients, values, strict=True):
+                client.send(client.produce_frame("t", partition, encode_batch([Record(0, 1, None, value)])))
+            brokers[1].send_signal(signal.SIGCONT)
+            assert [client.read_produced().error_code for client in clients] == [0, 0, 0]
+    found = [stored_values(brokers, partition) for partition in (0, 1)]
+    assert found == [sorted([b"v"] * 3 + values)] * 2
 
 
 class Links:

@@ -108,17 +108,23 @@ class FrontService(BrokerService):
     # --- passing on ---
 
     def _pass_partitions_on(
-        self, job: ProduceJob, body: ProduceRequest, passed: list[PassedPartition]
+        self, job: ProduceJob, body: ProduceRequest, passed: list[PassedPartition], *, may_keep: bool
     ) -> None:
         """Sends each leader its partitions of a request, in one request of ours."""
         by_leader: dict[int, list[PassedPartition]] = {}
         for partition in passed:
             by_leader.setdefault(partition.leader, []).append(partition)
         for leader, its_partitions in by_leader.items():
-            self._pass_to(leader, job, body, its_partitions)
+            self._pass_to(leader, job, body, its_partitions, may_keep=may_keep)
 
     def _pass_to(
-        self, leader: int, job: ProduceJob, body: ProduceRequest, passed: list[PassedPartition]
+        self,
+        leader: int,
+        job: ProduceJob,
+        body: ProduceRequest,
+        passed: list[PassedPartition],
+        *,
+        may_keep: bool,
     ) -> None:
         broker = self._state.view.brokers.get(leader)
         if broker is None:
@@ -143,7 +149,7 @@ class FrontService(BrokerService):
                 _complete_all(job, passed, response)
 
         sender = self._sender_of(job.connection)
-        if not self._peers.send(broker.host, broker.port, request, done, sender):
+        if not self._peers.send(broker.host, broker.port, request, done, sender, may_keep=may_keep):
             _refuse_all(job, passed, NOT_SENT, f"broker {leader} has too many requests in flight; retry")
         if job.connection.closed:  # meanwhile: its records were opened on a worker
             sender.close()

@@ -107,11 +107,19 @@ class Peers:
         return Sender()
 
     def send(
-        self, host: str, port: int, request: ProduceRequest, done: Done, sender: Sender | None = None
+        self,
+        host: str,
+        port: int,
+        request: ProduceRequest,
+        done: Done,
+        sender: Sender | None = None,
+        *,
+        may_keep: bool = False,
     ) -> bool:
         """Sends a request; `done` is called later, or at once if no connection can be started. With acks=0
         its response is empty, and comes when the kernel has accepted the request. Without a `sender` it
-        shares the link that `ask` uses.
+        shares the link that `ask` uses. `may_keep`: its batches stay as they are until it is answered;
+        otherwise they are valid during this call only, and are copied.
 
         False if too much is in flight on the link already: nothing was sent.
         """
@@ -122,17 +130,15 @@ class Peers:
         def answered(response: ProduceResponse | Lost | None) -> None:
             done(response or ProduceResponse([]))
 
-        def keep() -> Call:
-            return produce_call(_copied(request))
-
-        outgoing = _Outgoing(produce_call(request), keep, size_bytes)
+        # Nothing is sent before the loop's next turn, when other clients' frames have been received.
+        outgoing = _Outgoing(produce_call(request if may_keep else _copied(request)), size_bytes)
         return self._send(sender or self._shared, BrokerAddress(host, port), outgoing, answered)
 
     def ask(
         self, host: str, port: int, call: Call, done: Answered, *, timeout_s: float = RESPONSE_WAIT_MAX_S
     ) -> bool:
         """Sends a call that refers to no received bytes; as `send`."""
-        outgoing = _Outgoing(call, lambda: call, REQUEST_OVERHEAD_BYTES, timeout_s)
+        outgoing = _Outgoing(call, REQUEST_OVERHEAD_BYTES, timeout_s)
         return self._send(self._shared, BrokerAddress(host, port), outgoing, done)
 
     def _send(self, sender: Sender, address: BrokerAddress, outgoing: _Outgoing, done: Answered) -> bool:
@@ -217,12 +223,9 @@ class Sender:
 
 
 class _Outgoing(NamedTuple):
-    """A request to send. `keep` returns one that may be sent later: `call` may refer to bytes that are valid
-    during the present call only.
-    """
+    """A request to send, later if the link is not ready: what it refers to must not change until then."""
 
     call: Call
-    keep: Callable[[], Call]
     size_bytes: int
     timeout_s: float = RESPONSE_WAIT_MAX_S
 
@@ -293,7 +296,7 @@ class _Link:
         self._unfinished_bytes += size_bytes
         bound.hold(size_bytes)
         if self._connection is None or self._connection.state is not ConnectionState.READY:
-            self._unsent.append((unfinished, outgoing.keep()))
+            self._unsent.append((unfinished, outgoing.call))
             return True
         self._connection.send(outgoing.call, unfinished.finish, timeout_s=unfinished.timeout_s)
         if not self._events & WRITABLE:

@@ -9,8 +9,7 @@ staged in the partition's log, and the end of the wakeup writes them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from headrace.broker.core import ClientConnection, Slot
 from headrace.broker.errors import Refused
@@ -262,7 +261,14 @@ def abort_after_failure(connection: ClientConnection) -> None:
     connection.abort("responding to Produce failed")
 
 
-PassOn = Callable[[ProduceJob, ProduceRequest, list[PassedPartition]], None]
+class PassOn(Protocol):
+    """Takes the partitions of a request that other brokers lead, and completes the job for them. `may_keep`:
+    their batches stay as they are; otherwise they are valid during the call only.
+    """
+
+    def __call__(
+        self, job: ProduceJob, body: ProduceRequest, passed: list[PassedPartition], *, may_keep: bool
+    ) -> None: ...
 
 
 def handle(
@@ -340,7 +346,7 @@ def _stage_all(
         append = PartitionAppend(job, place, base, end, durable=body.acks == ACKS_ALL)
         state.partitions.staged(partition, append, count)
     if pass_on is not None and passed:
-        pass_on(job, body, passed)
+        pass_on(job, body, passed, may_keep=may_keep)
 
 
 T = TypeVar("T")
