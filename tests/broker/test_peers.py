@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from uuid import uuid4
 
 import pytest
 
@@ -212,6 +213,26 @@ def test_a_batch_that_waits_for_its_link_is_not_overwritten_by_the_next_frame(
     stored = b"".join(cluster.log().batches)
     values = [record.value for at, _ in hop(stored) for record in decode_records(stored, at)]
     assert values == [b"first", b"1" * LARGE_BYTES, b"2" * LARGE_BYTES]
+
+
+def test_a_topic_that_is_named_by_its_id_is_passed_on_by_its_id(
+    link: Link, fake_cluster: Callable[..., FakeCluster]
+) -> None:
+    """By its name, the records of a topic that was deleted would go to one that was made again."""
+    cluster = fake_cluster()
+    responses: list[ProduceResponse | Lost] = []
+    for named in (ProduceTopic("", uuid4(), []), ProduceTopic("t", NO_UUID, [])):
+        topics = [named._replace(partitions=[ProducePartition(0, batch(b"1"))])]
+        link.peers.send(
+            "127.0.0.1",
+            cluster.brokers[0].port,
+            ProduceRequest(None, -1, 1_000, topics),
+            responses.append,
+        )
+        link.turn_until(lambda: responses)
+        [sent] = cluster.requests_of(ApiKey.PRODUCE)[-1].body.topics
+        assert (sent.name, sent.topic_id) == (named.name, named.topic_id)
+        responses.clear()
 
 
 def test_a_lost_response_fails_all_that_is_in_flight_in_order(

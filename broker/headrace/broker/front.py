@@ -9,6 +9,7 @@ Consumers connect to brokers directly; the front refuses their requests.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any, Final
 
 from headrace.broker.bodies import Tree
@@ -23,8 +24,7 @@ from headrace.broker.state import BrokerState
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request, decode_request
-from headrace.wire.primitives import NO_UUID
-from headrace.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
+from headrace.wire.produce import ProduceRequest, ProduceResponse
 
 VIRTUAL_NODE_ID: Final = 1_000_000_000  # the same behind every broker's front listener; no broker has it
 # Below the link's timeout, so that a leader whose disk stalls responds before its link is closed.
@@ -130,9 +130,11 @@ class FrontService(BrokerService):
         if broker is None:
             _refuse_all(job, passed, NOT_SENT, f"broker {leader} is not alive")
             return
+        # As the client has named them: one that it names by its id is none that is made again under its
+        # name meanwhile. Each is named once: requests have a bound of topics and partitions.
         topics = [
-            ProduceTopic(each.topic, NO_UUID, [ProducePartition(each.part.partition, each.part.records)])
-            for each in passed
+            first.topic._replace(partitions=[first.part, *(each.part for each in others)])
+            for _, (first, *others) in groupby(passed, key=lambda each: id(each.topic))
         ]
         # A leader ends the connection of a refused batch with acks=0. Here that is the link of all producers:
         # so their batches are passed on with acks=1, and a refusal ends the connection of its sender alone.

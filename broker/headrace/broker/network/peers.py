@@ -24,6 +24,7 @@ from headrace.client.calls import Call, produce_call
 from headrace.client.cluster import BrokerAddress
 from headrace.client.connection import CONNECT_MAX_S, BrokerConnection, ConnectionState
 from headrace.client.errors import ClientError, NetworkError
+from headrace.wire.primitives import NO_UUID
 from headrace.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 
 logger = logging.getLogger(__name__)
@@ -131,7 +132,9 @@ class Peers:
             done(response or ProduceResponse([]))
 
         # Nothing is sent before the loop's next turn, when other clients' frames have been received.
-        outgoing = _Outgoing(produce_call(request if may_keep else _copied(request)), size_bytes)
+        kept = request if may_keep else _copied(request)
+        by_id = any(topic.topic_id != NO_UUID for topic in request.topics)
+        outgoing = _Outgoing(produce_call(kept, by_id=by_id), size_bytes)
         return self._send(sender or self._shared, BrokerAddress(host, port), outgoing, answered)
 
     def ask(

@@ -44,11 +44,13 @@ ACKS_ALL: Final = -1
 
 
 class PassedPartition(NamedTuple):
-    """A partition that another broker leads; `place`: its number among the request's partitions."""
+    """A partition that another broker leads; `place`: its number among the request's partitions. `topic`: as
+    the client has named it, by its name or by its id.
+    """
 
     place: int
     leader: int
-    topic: str
+    topic: ProduceTopic
     part: ProducePartition
 
 
@@ -331,7 +333,7 @@ def _stage_all(
             known = state.view.partition(name, part.partition)
             if pass_on is not None and known is not None and known.leader != state.broker_id:
                 _result(job.batches[place])
-                passed.append(PassedPartition(place, known.leader, name, part))
+                passed.append(PassedPartition(place, known.leader, topic, part))
                 continue
             partition = state.led_partition(name, part.partition)
             if body.acks == ACKS_ALL:
