@@ -6,6 +6,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Iterator
+from uuid import uuid4
 
 import pytest
 
@@ -15,7 +16,9 @@ from fix_ports import free_port
 from fix_zookeeper import ZooKeeperRoom
 from headrace.broker.loop import EventLoop
 from headrace.broker.network import peers as links
-from headrace.broker.network.peers import Lost, Peers, Sender
+from headrace.broker.network.links import IDLE_MAX_S, Lost, Sender
+from headrace.broker.network.peers import Peers
+from headrace.wire.apis import ApiKey
 from headrace.wire.batch import hop
 from headrace.wire.primitives import NO_UUID
 from headrace.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
@@ -149,6 +152,60 @@ def test_a_link_is_not_shared_before_all_is_answered(made: Links, fake_cluster: 
     made.turn_until_idle()
     made.send(port, made.peers.sender())
     assert made.count == 2
+
+
+@pytest.mark.parametrize("comes_later", [False, True])
+def test_nothing_is_sent_on_a_link_that_its_leader_has_closed(
+    made: Links, fake_cluster: StartFakeCluster, *, comes_later: bool
+) -> None:
+    """The loop has not seen it yet: with acks=0 the batch was lost, with others nobody knew."""
+    broker = fake_cluster().brokers[0]
+    sender = made.peers.sender()
+    made.send(broker.port, sender)
+    made.turn_until_idle()
+    if comes_later:
+        sender.close()
+        sender = made.peers.sender()
+    broker.stop()
+    broker.start()
+    answered = made.send(broker.port, sender)
+    made.turn_until_idle()
+    assert isinstance(answered[0], ProduceResponse)
+    assert made.count == 1
+
+
+def test_a_link_that_nobody_used_for_long_is_replaced_before_its_leader_closes_it(
+    made: Links, fake_cluster: StartFakeCluster
+) -> None:
+    now_s = [0.0]
+    port = fake_cluster().brokers[0].port
+    made.peers = Peers(made.loop, lambda: now_s[0])
+    sender = made.peers.sender()
+    links = []
+    for now_s[0] in (0.0, IDLE_MAX_S - 1, 2 * IDLE_MAX_S - 1):
+        made.send(port, sender)
+        made.turn_until_idle()
+        links.append(next(iter(sender.links.values())))
+    assert links[0] is links[1] is not links[2]
+    assert made.count == 1
+
+
+def test_a_request_that_a_leader_does_not_understand_is_refused_alone(
+    made: Links, fake_cluster: StartFakeCluster
+) -> None:
+    cluster = fake_cluster()
+    cluster.versions[ApiKey.PRODUCE] = (3, 12)  # without topic ids
+    responses: list[ProduceResponse | Lost] = []
+    for topic in (ProduceTopic("", uuid4(), []), ProduceTopic("t", NO_UUID, [])) * 2:
+        request = ProduceRequest(None, -1, 1_000, [topic._replace(partitions=[ProducePartition(0, RAW)])])
+        assert made.peers.send("127.0.0.1", cluster.brokers[0].port, request, responses.append)
+        if responses:
+            made.turn_until_idle()
+    made.turn_until_idle()
+    lost = [response for response in responses if isinstance(response, Lost)]
+    assert len(responses) == 4
+    assert [each.was_sent for each in lost] == [False, False]
+    assert "supports no version of PRODUCE" in lost[0].problem
 
 
 def test_what_a_client_sent_before_it_left_is_stored(made: Links, fake_cluster: StartFakeCluster) -> None:

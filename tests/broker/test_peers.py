@@ -12,7 +12,8 @@ import pytest
 
 from fix_client import LOSE_ANSWER, FakeCluster
 from headrace.broker.loop import EventLoop, Timer
-from headrace.broker.network.peers import IN_FLIGHT_MAX_BYTES, RESPONSE_WAIT_MAX_S, Lost, Peers
+from headrace.broker.network.links import IN_FLIGHT_MAX_BYTES, RESPONSE_WAIT_MAX_S, Lost
+from headrace.broker.network.peers import Peers
 from headrace.broker.network.receiving import ReceiveBound
 from headrace.client.connection import CONNECT_MAX_S
 from headrace.wire.apis import ApiKey

@@ -16,7 +16,8 @@ from headrace.broker.bodies import Tree
 from headrace.broker.core import ClientConnection
 from headrace.broker.handlers import cluster, fetch_results, metadata
 from headrace.broker.handlers.init_producer_id import ProducerIds
-from headrace.broker.network.peers import RESPONSE_WAIT_MAX_S, Lost, Peers, Sender
+from headrace.broker.network.links import RESPONSE_WAIT_MAX_S, Lost, Sender
+from headrace.broker.network.peers import Peers
 from headrace.broker.produce.job import ACKS_LEADER, ACKS_NONE, PassedPartition, ProduceJob
 from headrace.broker.promise import Promise
 from headrace.broker.service import Api, BrokerService
