@@ -8,6 +8,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from uuid import uuid4
 
 import pytest
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
@@ -20,6 +21,13 @@ from headrace.broker.front import VIRTUAL_NODE_ID
 from headrace.coordination.fronts import FrontRegistry
 from headrace.wire.batch import hop
 from headrace.wire.errors import ErrorCode
+from headrace.wire.produce import (
+    ProducePartition,
+    ProduceRequest,
+    ProduceTopic,
+    decode_response,
+    encode_request,
+)
 from headrace.wire.records import Record, decode_records, encode_batch
 
 
@@ -146,6 +154,25 @@ def test_batches_reach_their_leaders_and_errors_come_back(front: tuple[BrokerClu
             assert client.produce("t", partition, bytes(bad)).error_code == ErrorCode.CORRUPT_MESSAGE
         assert client.produce("t", 9, raw).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert {p: len(records) for p, records in stored(cluster, "t").items()} == {0: 1, 1: 1}
+
+
+def test_a_request_by_topic_id_reaches_all_leaders(front: tuple[BrokerCluster, Balancer]) -> None:
+    cluster, balancer = front
+    with RawClient(cluster[1].address) as client:
+        topic_id = client.create_topic("t", partitions=4).topic_id
+    parts = [
+        ProducePartition(each, encode_batch([Record(0, 1_000, None, b"%d" % each)])) for each in range(4)
+    ]
+    with RawClient(f"127.0.0.1:{balancer.port}") as client:
+        for wanted, code in ((topic_id, ErrorCode.NONE), (uuid4(), ErrorCode.UNKNOWN_TOPIC_ID)):
+            request = ProduceRequest(None, -1, 30_000, [ProduceTopic("", wanted, parts)])
+            client.send(encode_request(request, version=13, correlation_id=client.next_id(), client_id="raw"))
+            [result] = decode_response(client.receive(), version=13)[1].topics
+            assert result.topic_id == wanted
+            assert [(each.partition, each.error_code) for each in result.partitions] == [
+                (partition, code) for partition in range(4)
+            ]
+    assert stored(cluster, "t") == {each: [(None, b"%d" % each)] for each in range(4)}
 
 
 @pytest.mark.real_client

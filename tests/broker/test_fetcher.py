@@ -13,7 +13,7 @@ import pytest
 from fix_replica_manager import CountingWorkers
 from headrace.broker.cluster import ClusterView
 from headrace.broker.loop import Timer
-from headrace.broker.network.peers import Lost
+from headrace.broker.network.links import Lost
 from headrace.broker.replicas.fetcher import (
     BUSY_WAIT_MS,
     PARTITION_FETCH_MAX_BYTES,

@@ -6,12 +6,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from uuid import uuid4
 
 import pytest
 
 from fix_client import LOSE_ANSWER, FakeCluster
 from headrace.broker.loop import EventLoop, Timer
-from headrace.broker.network.peers import IN_FLIGHT_MAX_BYTES, RESPONSE_WAIT_MAX_S, Lost, Peers
+from headrace.broker.network.links import IN_FLIGHT_MAX_BYTES, RESPONSE_WAIT_MAX_S, Lost
+from headrace.broker.network.peers import Peers
 from headrace.broker.network.receiving import ReceiveBound
 from headrace.client.connection import CONNECT_MAX_S
 from headrace.wire.apis import ApiKey
@@ -21,6 +23,7 @@ from headrace.wire.produce import ProducePartition, ProduceRequest, ProduceRespo
 from headrace.wire.records import Record, decode_records, encode_batch
 
 MEBIBYTE = 1 << 20
+LARGE_BYTES = 20_000  # a link's connection does not copy so much
 
 
 class Link:
@@ -189,6 +192,48 @@ def test_batches_keep_their_order_and_bytes(link: Link, fake_cluster: Callable[.
     stored = b"".join(cluster.log().batches)
     values = [record.value for at, _ in hop(stored) for record in decode_records(stored, at)]
     assert values == [b"%03d" % number for number in range(200)]
+
+
+@pytest.mark.parametrize("acks", [0, -1])
+def test_a_batch_that_waits_for_its_link_is_not_overwritten_by_the_next_frame(
+    link: Link, fake_cluster: Callable[..., FakeCluster], acks: int
+) -> None:
+    """All clients' frames are received into one buffer: a large batch that the link had not sent yet was
+    replaced by the one that came next, and stored in its place.
+    """
+    cluster = fake_cluster()
+    port = cluster.brokers[0].port
+    responses: list[ProduceResponse | Lost] = []
+    link.send(port, batch(b"first"), responses)
+    link.turn_until(lambda: responses)
+    scratch = bytearray(batch(b"1" * LARGE_BYTES))
+    link.send(port, memoryview(scratch), responses, acks=acks)
+    scratch[:] = batch(b"2" * LARGE_BYTES)
+    link.send(port, memoryview(scratch), responses, acks=acks)
+    link.turn_until(lambda: len(responses) == 3 and len(cluster.log().batches) == 3)
+    stored = b"".join(cluster.log().batches)
+    values = [record.value for at, _ in hop(stored) for record in decode_records(stored, at)]
+    assert values == [b"first", b"1" * LARGE_BYTES, b"2" * LARGE_BYTES]
+
+
+def test_a_topic_that_is_named_by_its_id_is_passed_on_by_its_id(
+    link: Link, fake_cluster: Callable[..., FakeCluster]
+) -> None:
+    """By its name, the records of a topic that was deleted would go to one that was made again."""
+    cluster = fake_cluster()
+    responses: list[ProduceResponse | Lost] = []
+    for named in (ProduceTopic("", uuid4(), []), ProduceTopic("t", NO_UUID, [])):
+        topics = [named._replace(partitions=[ProducePartition(0, batch(b"1"))])]
+        link.peers.send(
+            "127.0.0.1",
+            cluster.brokers[0].port,
+            ProduceRequest(None, -1, 1_000, topics),
+            responses.append,
+        )
+        link.turn_until(lambda: responses)
+        [sent] = cluster.requests_of(ApiKey.PRODUCE)[-1].body.topics
+        assert (sent.name, sent.topic_id) == (named.name, named.topic_id)
+        responses.clear()
 
 
 def test_a_lost_response_fails_all_that_is_in_flight_in_order(

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from headrace.broker.network.peers import Lost
+from headrace.broker.network.links import Lost
 from headrace.client.calls import fetch_call, produce_call
 from headrace.coordination import documents, znodes
 from headrace.wire.batch import hop, verify

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from headrace.broker.network.peers import Lost
+from headrace.broker.network.links import Lost
 from headrace.client.calls import Call, Schema, control_call, fetch_call
 from headrace.wire.apis import ApiKey
 from headrace.wire.batch import hop

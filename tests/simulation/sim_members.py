@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from headrace.broker.network.peers import Lost
+from headrace.broker.network.links import Lost
 from headrace.client.calls import Call, Schema, control_call, fetch_call, milliseconds
 from headrace.coordination import znodes
 from headrace.wire.apis import ApiKey

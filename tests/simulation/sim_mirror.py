@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from headrace.broker.network.peers import Lost
+from headrace.broker.network.links import Lost
 from headrace.client.calls import EARLIEST, LATEST, Call, fetch_call, leader_epochs_call, list_offsets_call
 from headrace.client.errors import BrokerError, ClientError, NetworkError
 from headrace.log.epochs import EpochEnd

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from weakref import WeakSet
 
 from headrace.broker.core import ClientConnection, Service
-from headrace.broker.network.peers import Lost
+from headrace.broker.network.links import Lost
 from headrace.client.calls import Call
 from headrace.client.errors import NetworkError
 from headrace.log.files import FileSlice

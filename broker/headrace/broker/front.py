@@ -9,13 +9,15 @@ Consumers connect to brokers directly; the front refuses their requests.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any, Final
 
 from headrace.broker.bodies import Tree
 from headrace.broker.core import ClientConnection
 from headrace.broker.handlers import cluster, fetch_results, metadata
 from headrace.broker.handlers.init_producer_id import ProducerIds
-from headrace.broker.network.peers import RESPONSE_WAIT_MAX_S, Lost, Peers, Sender
+from headrace.broker.network.links import RESPONSE_WAIT_MAX_S, Lost, Sender
+from headrace.broker.network.peers import Peers
 from headrace.broker.produce.job import ACKS_LEADER, ACKS_NONE, PassedPartition, ProduceJob
 from headrace.broker.promise import Promise
 from headrace.broker.service import Api, BrokerService
@@ -23,8 +25,7 @@ from headrace.broker.state import BrokerState
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request, decode_request
-from headrace.wire.primitives import NO_UUID
-from headrace.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
+from headrace.wire.produce import ProduceRequest, ProduceResponse
 
 VIRTUAL_NODE_ID: Final = 1_000_000_000  # the same behind every broker's front listener; no broker has it
 # Below the link's timeout, so that a leader whose disk stalls responds before its link is closed.
@@ -108,25 +109,33 @@ class FrontService(BrokerService):
     # --- passing on ---
 
     def _pass_partitions_on(
-        self, job: ProduceJob, body: ProduceRequest, passed: list[PassedPartition]
+        self, job: ProduceJob, body: ProduceRequest, passed: list[PassedPartition], *, may_keep: bool
     ) -> None:
         """Sends each leader its partitions of a request, in one request of ours."""
         by_leader: dict[int, list[PassedPartition]] = {}
         for partition in passed:
             by_leader.setdefault(partition.leader, []).append(partition)
         for leader, its_partitions in by_leader.items():
-            self._pass_to(leader, job, body, its_partitions)
+            self._pass_to(leader, job, body, its_partitions, may_keep=may_keep)
 
     def _pass_to(
-        self, leader: int, job: ProduceJob, body: ProduceRequest, passed: list[PassedPartition]
+        self,
+        leader: int,
+        job: ProduceJob,
+        body: ProduceRequest,
+        passed: list[PassedPartition],
+        *,
+        may_keep: bool,
     ) -> None:
         broker = self._state.view.brokers.get(leader)
         if broker is None:
             _refuse_all(job, passed, NOT_SENT, f"broker {leader} is not alive")
             return
+        # As the client has named them: one that it names by its id is none that is made again under its
+        # name meanwhile. Each is named once: requests have a bound of topics and partitions.
         topics = [
-            ProduceTopic(each.topic, NO_UUID, [ProducePartition(each.part.partition, each.part.records)])
-            for each in passed
+            first.topic._replace(partitions=[first.part, *(each.part for each in others)])
+            for _, (first, *others) in groupby(passed, key=lambda each: id(each.topic))
         ]
         # A leader ends the connection of a refused batch with acks=0. Here that is the link of all producers:
         # so their batches are passed on with acks=1, and a refusal ends the connection of its sender alone.
@@ -143,7 +152,7 @@ class FrontService(BrokerService):
                 _complete_all(job, passed, response)
 
         sender = self._sender_of(job.connection)
-        if not self._peers.send(broker.host, broker.port, request, done, sender):
+        if not self._peers.send(broker.host, broker.port, request, done, sender, may_keep=may_keep):
             _refuse_all(job, passed, NOT_SENT, f"broker {leader} has too many requests in flight; retry")
         if job.connection.closed:  # meanwhile: its records were opened on a worker
             sender.close()

@@ -102,6 +102,20 @@ class BrokerConnection:
         return max(len(self._in_flight), len(self._outgoing))
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the broker has ended the connection, or sent what nobody asked for, as far as the kernel
+        knows. For a connection without requests in flight.
+        """
+        try:
+            if self.socket is not None:
+                self.socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    @property
     def events(self) -> int:
         """The selector events to watch the socket for."""
         if self.state is ConnectionState.CONNECTING:

@@ -9,8 +9,7 @@ staged in the partition's log, and the end of the wakeup writes them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from headrace.broker.core import ClientConnection, Slot
 from headrace.broker.errors import Refused
@@ -45,11 +44,13 @@ ACKS_ALL: Final = -1
 
 
 class PassedPartition(NamedTuple):
-    """A partition that another broker leads; `place`: its number among the request's partitions."""
+    """A partition that another broker leads; `place`: its number among the request's partitions. `topic`: as
+    the client has named it, by its name or by its id.
+    """
 
     place: int
     leader: int
-    topic: str
+    topic: ProduceTopic
     part: ProducePartition
 
 
@@ -263,7 +264,14 @@ def abort_after_failure(connection: ClientConnection) -> None:
     connection.abort("responding to Produce failed")
 
 
-PassOn = Callable[[ProduceJob, ProduceRequest, list[PassedPartition]], None]
+class PassOn(Protocol):
+    """Takes the partitions of a request that other brokers lead, and completes the job for them. `may_keep`:
+    their batches stay as they are; otherwise they are valid during the call only.
+    """
+
+    def __call__(
+        self, job: ProduceJob, body: ProduceRequest, passed: list[PassedPartition], *, may_keep: bool
+    ) -> None: ...
 
 
 def handle(
@@ -326,7 +334,7 @@ def _stage_all(
             known = state.view.partition(name, part.partition)
             if pass_on is not None and known is not None and known.leader != state.broker_id:
                 _result(job.batches[place])
-                passed.append(PassedPartition(place, known.leader, name, part))
+                passed.append(PassedPartition(place, known.leader, topic, part))
                 continue
             partition = state.led_partition(name, part.partition)
             if body.acks == ACKS_ALL:
@@ -341,7 +349,7 @@ def _stage_all(
         append = PartitionAppend(job, place, staged, end, durable=body.acks == ACKS_ALL)
         state.partitions.staged(partition, append, staged.records)
     if pass_on is not None and passed:
-        pass_on(job, body, passed)
+        pass_on(job, body, passed, may_keep=may_keep)
 
 
 T = TypeVar("T")

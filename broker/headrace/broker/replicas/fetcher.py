@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from headrace.broker.loop import Timer
-from headrace.broker.network.peers import Lost, Peers
+from headrace.broker.network.links import Lost
+from headrace.broker.network.peers import Peers
 from headrace.broker.replicas.fetch_session import SESSION_ENDED, FetchSession, Key
 from headrace.broker.replicas.followed import NO_LEADER, Cut, FollowedPartition, FollowedPartitions
 from headrace.broker.state import BrokerState
