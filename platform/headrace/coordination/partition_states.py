@@ -122,17 +122,17 @@ def check_changes(changes: Sequence[PartitionChange]) -> None:
 
 
 def in_transactions(changes: Sequence[PartitionChange]) -> Iterator[list[PartitionChange]]:
-    """Yields the changes in groups, each small enough for one transaction."""
+    """Yields the changes in groups, each small enough for one transaction.
+
+    Those that reassign are apart: any change of any topic interrupts them, and elections must not wait.
+    """
     group: list[PartitionChange] = []
-    reassigned = 0
     for change in changes:
-        if len(group) == CHANGES_PER_TRANSACTION_MAX or (
-            change.reassigns and reassigned == REASSIGNED_PER_TRANSACTION_MAX
-        ):
+        most = REASSIGNED_PER_TRANSACTION_MAX if change.reassigns else CHANGES_PER_TRANSACTION_MAX
+        if group and (len(group) >= most or change.reassigns != group[0].reassigns):
             yield group
-            group, reassigned = [], 0
+            group = []
         group.append(change)
-        reassigned += change.reassigns
     if group:
         yield group
 
@@ -183,6 +183,11 @@ class _Present:
     ) -> None:
         self._session = session
         self._guard = guard
+        # Another topic's document, written over that of one that has been made again under its name, would
+        # end that one: the versions of its nodes begin at 0 again, so the node of all topics is the guard.
+        reassigns = any(change.reassigns for change in changes)
+        all_topics = session.exists(znodes.TOPICS) if reassigns else None
+        self._topics_version = -1 if all_topics is None else all_topics.version
         topics = sorted({change.topic for change in changes})
         states = [znodes.partition_state(change.topic, change.partition) for change in changes]
         paths = [*states, *map(znodes.topic, topics)]
@@ -271,7 +276,7 @@ class _Present:
             node = self._nodes[path]
             assert node is not None
             transaction.set(path, state_document(change.new), version=node.stat.version)
-        transaction.set(znodes.TOPICS, b"").commit()
+        transaction.set(znodes.TOPICS, b"", version=self._topics_version).commit()
 
 
 # --- documents ---

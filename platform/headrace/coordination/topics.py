@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 TOPIC_NAME_LENGTH_MAX: Final = 249
 # One transaction must fit ZooKeeper's request limit (1 MiB); a partition takes about 250 bytes of it.
 PARTITIONS_PER_CHANGE_MAX: Final = 2000
-CONFIG_CHANGES_MAX: Final = 20  # attempts to change a topic's settings that another change interrupts
+CHANGES_MAX: Final = 20  # attempts to change a topic that another change interrupts
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -124,31 +124,39 @@ class TopicRegistry:
     def add_partitions(self, name: str, replicas: Mapping[int, tuple[int, ...]]) -> TopicState:
         """Adds partitions; their numbers start at the present count.
 
-        Raises `TopicNotRegisteredError`, `InvalidTopicError`, and `BadVersionError` if the topic changed
-        concurrently.
+        Raises `TopicNotRegisteredError`, `InvalidTopicError`, and `BadVersionError` if others change it all
+        the time.
         """
-        state, version = self._get_versioned(name)
         _check_replicas(name, replicas)
-        count = len(state.partitions)
-        if sorted(replicas) != list(range(count, count + len(replicas))) or not replicas:
-            raise InvalidTopicError(
-                f"{name} has {count} partitions; number new ones from {count}, not {sorted(replicas)}"
-            )
         added = {p: _fresh(r) for p, r in sorted(replicas.items())}
-        state = replace(state, partitions={**state.partitions, **added})
-        change = self._session.transaction().set(
-            znodes.topic(name), topic_document(state.topic_id, state.partitions), version=version
-        )
-        _create_partitions(change, name, added)
-        change.set(znodes.TOPICS, b"").commit()
-        return state
+        for attempt in range(CHANGES_MAX):
+            state, version = self._get_versioned(name)
+            count = len(state.partitions)
+            if attempt and added and all(_replicas(state, p) == new.replicas for p, new in added.items()):
+                return state  # it was done, and the answer lost
+            if sorted(replicas) != list(range(count, count + len(replicas))) or not replicas:
+                raise InvalidTopicError(
+                    f"{name} has {count} partitions; number new ones from {count}, not {sorted(replicas)}"
+                )
+            state = replace(state, partitions={**state.partitions, **added})
+            change = self._session.transaction().set(
+                znodes.topic(name), topic_document(state.topic_id, state.partitions), version=version
+            )
+            _create_partitions(change, name, added)
+            try:
+                self._commit(change, name, state.topic_id)
+                return state
+            except (BadVersionError, NoNodeError, NodeExistsError):
+                continue
+        raise _busy(name)
 
     def delete(self, name: str, topic_id: UUID | None = None) -> None:
         """Deletes the topic's nodes, all or nothing; brokers notice and delete their logs.
 
-        Raises `TopicNotRegisteredError`; for another topic of this name, too, if `topic_id` is given.
+        Raises `TopicNotRegisteredError`; for another topic of this name, too, if `topic_id` is given. Raises
+        `BadVersionError` if others change topics all the time.
         """
-        while True:
+        for _ in range(CHANGES_MAX):
             state, version = self._get_versioned(name)
             topic_id = topic_id or state.topic_id  # if it is made again meanwhile, that one stays
             if state.topic_id != topic_id:
@@ -159,11 +167,12 @@ class TopicRegistry:
                     znodes.partition(name, partition_id)
                 )
             change.delete(znodes.partitions(name)).delete(znodes.topic_config(name))
-            change.delete(znodes.topic(name), version=version).set(znodes.TOPICS, b"")
+            change.delete(znodes.topic(name), version=version)
             try:
-                return change.commit()
+                return self._commit(change, name, topic_id)
             except (BadVersionError, NoNodeError, NotEmptyError):  # it has other partitions now
                 continue
+        raise _busy(name)
 
     def set_config(self, name: str, config: Mapping[str, str]) -> None:
         """Replaces all settings of the topic. Raises `TopicNotRegisteredError`."""
@@ -178,18 +187,21 @@ class TopicRegistry:
         Raises `TopicNotRegisteredError`, `BadVersionError`, and what `change` raises.
         """
         path = znodes.topic_config(name)
-        for _ in range(CONFIG_CHANGES_MAX):
-            node = self._session.get_or_none(path)
-            if node is None:
+        for _ in range(CHANGES_MAX):
+            # The topic comes first: settings that are read after it are its own, or the versions differ.
+            topic, node = self._session.get_many([znodes.topic(name), path])
+            if topic is None or node is None:
                 raise TopicNotRegisteredError(f"there is no topic {name!r}")
             config = change(_parse_config(path, node))
             data = documents.encode({"config": dict(config)})
+            written = self._session.transaction().set(path, data, version=node.stat.version)
+            written.set(znodes.topic(name), topic.data, version=topic.stat.version)
             try:
-                self._change(name, path, data, version=node.stat.version)
+                self._commit(written, name, parse_topic(znodes.topic(name), topic.data)[0])
                 return config
             except (BadVersionError, NoNodeError):
                 continue
-        raise BadVersionError(f"{path} was changed concurrently in {CONFIG_CHANGES_MAX} attempts; retry")
+        raise _busy(name)
 
     def set_partition_state(
         self, name: str, partition_id: int, new: PartitionState, *, expected: PartitionState
@@ -256,12 +268,17 @@ class TopicRegistry:
         session's callback thread."""
         return self._session.watch_data(znodes.TOPICS, lambda _: callback(self.list()))
 
-    def _change(self, name: str, path: str, data: bytes, *, version: int) -> None:
+    def _commit(self, change: Transaction, name: str, topic_id: UUID) -> None:
+        """Commits a change of a topic's nodes, unless the name has another topic by now.
+
+        The versions of that one's nodes are no guard: they begin at 0 again. The version of the node of all
+        topics is, also for a transaction that is repeated because its answer was lost.
+        """
+        present = self._session.exists(znodes.TOPICS)
         node = self._session.get_or_none(znodes.topic(name))
-        if node is None:
-            raise TopicNotRegisteredError(f"there is no topic {name!r}")
-        change = self._session.transaction().set(path, data, version=version)
-        change.set(znodes.topic(name), node.data, version=node.stat.version).set(znodes.TOPICS, b"").commit()
+        if present is None or node is None or parse_topic(znodes.topic(name), node.data)[0] != topic_id:
+            raise BadVersionError(f"topic {name!r} was deleted meanwhile")
+        change.set(znodes.TOPICS, b"", version=present.version).commit()
 
     def _get_versioned(self, name: str) -> tuple[TopicState, int]:
         path = znodes.topic(name)
@@ -295,6 +312,15 @@ def _check_replicas(name: str, replicas: Mapping[int, tuple[int, ...]]) -> None:
 
 def _fresh(replicas: tuple[int, ...]) -> PartitionState:
     return PartitionState(leader=replicas[0], leader_epoch=0, replicas=tuple(replicas), isr=tuple(replicas))
+
+
+def _replicas(topic: TopicState, partition_id: int) -> tuple[int, ...] | None:
+    state = topic.partitions.get(partition_id)
+    return None if state is None else state.replicas
+
+
+def _busy(name: str) -> BadVersionError:
+    return BadVersionError(f"topic {name!r}: others changed topics in {CHANGES_MAX} attempts; retry")
 
 
 def _create_partitions(change: Transaction, name: str, partitions: Mapping[int, PartitionState]) -> None:
