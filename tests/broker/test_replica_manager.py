@@ -119,6 +119,15 @@ def test_a_change_looks_at_the_changed_topic_alone(
     assert untouched is not None and untouched.leader_epoch == 0
 
 
+def test_a_setting_that_is_not_known_here_takes_no_other_with_it(bench: ReplicaManagerBench) -> None:
+    """A later version may have stored it. With the default retention, what is kept for ever would be deleted."""
+    bench.apply(topic("t", 1, retention_ms="-1", headrace_mirror="true", not_known_yet="1"))
+    bench.workers.run()
+    partition = bench.state.partitions.get("t", 0)
+    assert partition is not None
+    assert partition.config.log.retention_ms == -1 and partition.config.mirror
+
+
 def test_topics_come_go_move_and_are_recreated(bench: ReplicaManagerBench) -> None:
     one, other = topic("one", 2), topic("other", 1)
     bench.apply(one, other)
