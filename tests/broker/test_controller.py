@@ -129,7 +129,7 @@ def test_unclean_elections_are_a_topics_choice(cluster: BrokerCluster, session: 
 def test_settings_that_are_not_known_hold_up_no_election(
     cluster: BrokerCluster, session: ZooKeeperSession
 ) -> None:
-    """A later version may have stored them. They are looked at, since nobody who is there can lead the topic."""
+    """A later version may have stored them. They are looked at, since nobody here can lead that topic."""
     odd = create(session, "odd", (8, 9), not_known_yet="1")
     states = create(session, "t", (2, 1))
     cluster[2].kill()

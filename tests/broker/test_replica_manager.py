@@ -120,7 +120,7 @@ def test_a_change_looks_at_the_changed_topic_alone(
 
 
 def test_a_setting_that_is_not_known_here_takes_no_other_with_it(bench: ReplicaManagerBench) -> None:
-    """A later version may have stored it. With the default retention, what is kept for ever would be deleted."""
+    """A later version may have stored it. The default retention would delete what is kept for ever."""
     bench.apply(topic("t", 1, retention_ms="-1", headrace_mirror="true", not_known_yet="1"))
     bench.workers.run()
     partition = bench.state.partitions.get("t", 0)

@@ -24,8 +24,8 @@ from headrace.coordination.nodes import Node
 from headrace.coordination.session import ZooKeeperSession
 
 NO_LEADER: Final = -1
-# One transaction must fit ZooKeeper's request limit (1 MiB). A state takes up to 500 bytes of it, a topic's
-# list of replicas up to 90 KB.
+# One transaction must fit ZooKeeper's request limit (1 MiB). A state takes up to 500 bytes of it; a topic's
+# lists of replicas took up to a quarter when it was made, and three times as much while all are reassigned.
 CHANGES_PER_TRANSACTION_MAX: Final = 500
 REASSIGNED_PER_TRANSACTION_MAX: Final = 10
 ATTEMPTS_MAX: Final = 5
@@ -124,12 +124,16 @@ def check_changes(changes: Sequence[PartitionChange]) -> None:
 def in_transactions(changes: Sequence[PartitionChange]) -> Iterator[list[PartitionChange]]:
     """Yields the changes in groups, each small enough for one transaction.
 
-    Those that reassign are apart: any change of any topic interrupts them, and elections must not wait.
+    Those that reassign are apart: any change of any topic interrupts them, and elections must not wait. One
+    topic's only, since each topic's lists of replicas are written, too.
     """
     group: list[PartitionChange] = []
     for change in changes:
         most = REASSIGNED_PER_TRANSACTION_MAX if change.reassigns else CHANGES_PER_TRANSACTION_MAX
-        if group and (len(group) >= most or change.reassigns != group[0].reassigns):
+        is_apart = bool(group) and (
+            change.reassigns != group[0].reassigns or (change.reassigns and change.topic != group[0].topic)
+        )
+        if is_apart or len(group) == most:
             yield group
             group = []
         group.append(change)

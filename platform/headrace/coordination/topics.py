@@ -22,6 +22,7 @@ from headrace.coordination.errors import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    TooLargeError,
     TopicExistsError,
     TopicNotRegisteredError,
 )
@@ -91,8 +92,8 @@ class TopicRegistry:
     ) -> TopicState:
         """Creates a topic with its partitions, all or nothing; the first replica of each one leads.
 
-        Raises `TopicExistsError`, `InvalidTopicError`. If a call fails and may have taken effect, it is safe
-        to repeat it with the same `topic_id`.
+        Raises `TopicExistsError`, `InvalidTopicError`, `TooLargeError`. If a call fails and may have taken
+        effect, it is safe to repeat it with the same `topic_id`.
         """
         check_topic_name(name)
         if sorted(replicas) != list(range(len(replicas))) or not replicas:
@@ -103,13 +104,7 @@ class TopicRegistry:
         state = TopicState(
             name, topic_id, {p: _fresh(r) for p, r in sorted(replicas.items())}, dict(config or {})
         )
-        change = self._session.transaction().create(
-            znodes.topic(name), topic_document(state.topic_id, state.partitions)
-        )
-        change.create(znodes.topic_config(name), documents.encode({"config": state.config}))
-        change.create(znodes.partitions(name))
-        _create_partitions(change, name, state.partitions)
-        change.set(znodes.TOPICS, b"")
+        change = self._creation(state).set(znodes.TOPICS, b"")
         try:
             change.commit()
         except NodeExistsError:
@@ -124,8 +119,8 @@ class TopicRegistry:
     def add_partitions(self, name: str, replicas: Mapping[int, tuple[int, ...]]) -> TopicState:
         """Adds partitions; their numbers start at the present count.
 
-        Raises `TopicNotRegisteredError`, `InvalidTopicError`, and `BadVersionError` if others change it all
-        the time.
+        Raises `TopicNotRegisteredError`, `InvalidTopicError`, `TooLargeError`, and `BadVersionError` if
+        others change it all the time.
         """
         _check_replicas(name, replicas)
         added = {p: _fresh(r) for p, r in sorted(replicas.items())}
@@ -139,6 +134,7 @@ class TopicRegistry:
                     f"{name} has {count} partitions; number new ones from {count}, not {sorted(replicas)}"
                 )
             state = replace(state, partitions={**state.partitions, **added})
+            self._creation(state).check_size()  # what can be made at once can be deleted at once
             change = self._session.transaction().set(
                 znodes.topic(name), topic_document(state.topic_id, state.partitions), version=version
             )
@@ -184,7 +180,7 @@ class TopicRegistry:
         """Replaces all settings of the topic by what `change` makes of the present ones, and returns them. It
         is called again if they were changed meanwhile.
 
-        Raises `TopicNotRegisteredError`, `BadVersionError`, and what `change` raises.
+        Raises `TopicNotRegisteredError`, `BadVersionError`, `TooLargeError`, and what `change` raises.
         """
         path = znodes.topic_config(name)
         for _ in range(CHANGES_MAX):
@@ -193,7 +189,7 @@ class TopicRegistry:
             if topic is None or node is None:
                 raise TopicNotRegisteredError(f"there is no topic {name!r}")
             config = change(_parse_config(path, node))
-            data = documents.encode({"config": dict(config)})
+            data = documents.encode_config(path, config)
             written = self._session.transaction().set(path, data, version=node.stat.version)
             written.set(znodes.topic(name), topic.data, version=topic.stat.version)
             try:
@@ -221,14 +217,17 @@ class TopicRegistry:
         """Stores new states of any number of partitions, of any topics, in transactions of bounded size.
 
         Returns the error of each change, None where it was stored: `StaleStateError`, `StaleBrokerError`,
-        `TopicNotRegisteredError`, `CorruptNodeError`. One that fails does not keep the others from being
-        stored. `guard`: nodes (path, version; -1: any) that must exist in this version with each transaction;
-        else raises `GuardError`, and later groups are not stored.
+        `TopicNotRegisteredError`, `CorruptNodeError`, `TooLargeError`. One that fails does not keep others
+        from being stored. `guard`: nodes (path, version; -1: any) that must exist in this version with each
+        transaction; else raises `GuardError`, and later groups are not stored.
         """
         check_changes(changes)
         problems: list[CoordinationError | None] = []
         for group in in_transactions(changes):
-            problems += write(self._session, group, guard or {})
+            try:
+                problems += write(self._session, group, guard or {})
+            except TooLargeError as error:  # the other groups are stored all the same
+                problems += [error] * len(group)
         return problems
 
     def get(self, name: str) -> TopicState:
@@ -267,6 +266,15 @@ class TopicRegistry:
         """Calls `callback` with all topics by name, now and after every change of any of them; runs in the
         session's callback thread."""
         return self._session.watch_data(znodes.TOPICS, lambda _: callback(self.list()))
+
+    def _creation(self, topic: TopicState) -> Transaction:
+        """Returns what creates a topic's nodes."""
+        document = topic_document(topic.topic_id, topic.partitions)
+        change = self._session.transaction().create(znodes.topic(topic.name), document)
+        path = znodes.topic_config(topic.name)
+        change.create(path, documents.encode_config(path, topic.config)).create(znodes.partitions(topic.name))
+        _create_partitions(change, topic.name, topic.partitions)
+        return change
 
     def _commit(self, change: Transaction, name: str, topic_id: UUID) -> None:
         """Commits a change of a topic's nodes, unless the name has another topic by now.
