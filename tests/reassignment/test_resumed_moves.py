@@ -1,4 +1,4 @@
-"""Moves that an interrupted command has begun, when the next one finds them: they are throttled on."""
+"""Moves that an interrupted command has begun, when the next one finds them: they go on, if they can end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.client.replica_admin import ReplicaAdmin
 from headrace.client.replicas import BrokerStanding, Reassignment, ReplicaSurvey
 from headrace.reassignment.model import Key
 from headrace.reassignment.moving import AT_ONCE_MAX, UnfinishedError
-from headrace.reassignment.operations import drain
+from headrace.reassignment.operations import drain, plan_of_drain
 from headrace.reassignment.resizing import resize
 from headrace.reassignment.throttling import FOLLOWER_REPLICAS, LEADER_REPLICAS
 
@@ -72,3 +72,13 @@ def test_what_was_begun_is_throttled_on_and_is_some_of_those_at_once(
     assert set(cluster.asked[0]) == BEGUN, "no more move at the same time than before"
     assert cluster.settings[FOLLOWER_REPLICAS] == ",".join(f"{number}:3" for _, number in sorted(BEGUN))
     assert f"{WAITING}:1,{WAITING}:2" in (cluster.settings[LEADER_REPLICAS] or "")
+
+
+def test_a_move_to_a_broker_that_has_died_is_planned_anew() -> None:
+    """Else the drain would wait for that broker, however many others there are."""
+    survey = Cluster((1, 2)).replicas()
+    brokers = {n: BrokerStanding(n, BrokerAddress("h", n), f"rack-{n}", 1) for n in (1, 2, 4)}
+    plan = plan_of_drain(replace(survey, brokers=brokers), 2)
+    assert {move.key: (move.before, move.after) for move in plan.moves} == dict.fromkeys(
+        survey.partitions, ((1, 2), (1, 4))
+    )
