@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, cast
 
@@ -48,6 +48,9 @@ class Cluster:
         self.asked.append(targets)
         return {}
 
+    def topic_settings(self, topics: Iterable[str], names: Iterable[str]) -> dict[str, dict[str, str]]:
+        return {topic: {name: self.settings.get(name) or "" for name in names} for topic in topics}
+
     def alter_broker_configs(self, _broker_id: int, _changes: Mapping[str, str | None]) -> None: ...
 
     def alter_configs(self, _topic: str, changes: Mapping[str, str | None]) -> None:
@@ -72,6 +75,16 @@ def test_what_was_begun_is_throttled_on_and_is_some_of_those_at_once(
     assert set(cluster.asked[0]) == BEGUN, "no more move at the same time than before"
     assert cluster.settings[FOLLOWER_REPLICAS] == ",".join(f"{number}:3" for _, number in sorted(BEGUN))
     assert f"{WAITING}:1,{WAITING}:2" in (cluster.settings[LEADER_REPLICAS] or "")
+
+
+@pytest.mark.parametrize(("before", "after"), [("", ""), ("77:2", "77:2,"), ("*", "*")])
+def test_what_another_command_throttles_stays_throttled(before: str, after: str) -> None:
+    cluster = Cluster((1, 2))
+    cluster.settings[FOLLOWER_REPLICAS] = before
+    with pytest.raises(UnfinishedError):
+        drained(cast(ReplicaAdmin, cluster))
+    own = "" if after == "*" else ",".join(f"{number}:3" for _, number in sorted(BEGUN))
+    assert cluster.settings[FOLLOWER_REPLICAS] == after + own
 
 
 def test_a_move_to_a_broker_that_has_died_is_planned_anew() -> None:
