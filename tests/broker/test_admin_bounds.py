@@ -1,20 +1,24 @@
-"""CreateTopics and DeleteGroups with much in one request: what is refused, and with which error."""
+"""CreateTopics, DeleteGroups, AlterConfigs with much in one request: what is refused, with which error."""
 
 from __future__ import annotations
 
 import datetime
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from kio.schema.alter_configs.v1 import request as v1
+from kio.schema.alter_configs.v2 import request as v2
 from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
 from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 from kio.schema.types import GroupId, TopicName
-from kio.static.primitive import i16, i32, i32Timedelta
+from kio.static.primitive import i8, i16, i32, i32Timedelta
 
 from fix_broker import BrokerCluster, RawClient
 from headrace.broker.handlers.topics import PARTITIONS_PER_REQUEST_MAX
 from headrace.broker.topics import PARTITIONS_MAX
+from headrace.coordination.topics import TOPIC_NAME_LENGTH_MAX
 
 
 @pytest.fixture
@@ -83,3 +87,32 @@ def test_each_group_is_deleted_once_in_the_order_of_the_request(client: RawClien
     results = client.call(request).results
     assert [each.group_id for each in results] == groups
     assert {each.error_code.name for each in results} == {"group_id_not_found"}
+
+
+def test_a_topic_that_zookeeper_cannot_take_at_once_is_refused(client: RawClient) -> None:
+    name = named().ljust(TOPIC_NAME_LENGTH_MAX, "x")
+    assert create(client, new(name, PARTITIONS_MAX)) == ["policy_violation"]
+    assert create(client, new(name)) == ["none"]
+
+
+@pytest.mark.parametrize(
+    ("kio", "value", "error"),
+    [
+        (v1, "\x01" * 20_000, "invalid_config"),
+        (v2, "\x01" * 500_000, "invalid_config"),
+        (v2, " " * 300_000 + "5", "policy_violation"),
+        (v2, "5", "none"),
+    ],
+    ids=["old request", "no number", "long number", "number"],
+)
+def test_long_values_are_refused_by_a_short_answer(
+    client: RawClient, kio: Any, value: str, error: str
+) -> None:
+    """In an old request an answer's text may have 32,767 bytes."""
+    name = named()
+    assert create(client, new(name)) == ["none"]
+    setting = kio.AlterableConfig(name="retention.ms", value=value)
+    resource = kio.AlterConfigsResource(resource_type=i8(2), resource_name=name, configs=(setting,))
+    [result] = client.call(kio.AlterConfigsRequest(resources=(resource,), validate_only=False)).responses
+    assert result.error_code.name == error
+    assert len(result.error_message or "") < 5_000

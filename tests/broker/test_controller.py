@@ -126,6 +126,17 @@ def test_unclean_elections_are_a_topics_choice(cluster: BrokerCluster, session: 
     wait_for(lambda: registry.get("safe").partitions[0] == PartitionState(1, 2, (1, 3), (1,)))
 
 
+def test_settings_that_are_not_known_hold_up_no_election(
+    cluster: BrokerCluster, session: ZooKeeperSession
+) -> None:
+    """A later version may have stored them. They are looked at, since nobody here can lead that topic."""
+    odd = create(session, "odd", (8, 9), not_known_yet="1")
+    states = create(session, "t", (2, 1))
+    cluster[2].kill()
+    wait_for(lambda: states()[0].leader == 1)
+    wait_for(lambda: odd()[0].leader == NO_LEADER)
+
+
 def test_a_preferred_leader_leads_again(cluster: BrokerCluster, session: ZooKeeperSession) -> None:
     states = create(session, "t", (1, 2))
     away = PartitionState(2, 1, (1, 2), (2, 1))

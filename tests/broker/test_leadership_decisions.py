@@ -180,6 +180,15 @@ def test_an_unclean_election_is_a_choice() -> None:
     assert elected == at(1, 5, (1,)) and is_unclean(state, elected, nobody_else.empty), "with an empty disk"
 
 
+def test_an_unclean_election_prefers_who_had_the_partition() -> None:
+    """Who is being added comes first among the replicas, and may have copied nothing yet."""
+    state = PartitionState(1, 4, (3, 4, 1, 2), (1,), adding=(3, 4), removing=(1, 2))
+    elected = elect(state, Brokers({2, 3, 4}), unclean=True)
+    assert (elected.leader, elected.isr) == (2, (2,))
+    assert elect(state, Brokers({3, 4}), unclean=True).leader == 3, "nobody else is there"
+    assert elect(state, Brokers({2, 3}, empty={2}), unclean=True).leader == 3, "an empty disk is worse"
+
+
 def test_a_broker_with_an_empty_disk_is_not_in_sync() -> None:
     """KIP-903: not even as the last one. A partition with one replica has no other choice."""
     known = Brokers({1, 2}, bounced={1}, empty={1})

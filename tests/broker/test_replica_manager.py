@@ -187,6 +187,15 @@ def test_flush_settings_that_are_changed_hold_for_what_waits_already(
     assert timers[1][1].call is None and timers[2][0] == LAZY_FLUSH_MS
 
 
+def test_a_setting_that_is_not_known_here_takes_no_other_with_it(bench: ReplicaManagerBench) -> None:
+    """A later version may have stored it. The default retention would delete what is kept for ever."""
+    bench.apply(topic("t", 1, retention_ms="-1", headrace_mirror="true", not_known_yet="1"))
+    bench.workers.run()
+    partition = bench.state.partitions.get("t", 0)
+    assert partition is not None
+    assert partition.config.log.retention_ms == -1 and partition.config.mirror
+
+
 def test_topics_come_go_move_and_are_recreated(bench: ReplicaManagerBench) -> None:
     one, other = topic("one", 2), topic("other", 1)
     bench.apply(one, other)

@@ -199,6 +199,24 @@ def test_a_topic_of_one_replica_goes_on_at_once(roles: Roles) -> None:
     assert roles.led is not None and roles.led.replicas is None
 
 
+def test_replicas_that_are_being_added_keep_no_producer_waiting(roles: Roles) -> None:
+    """min.insync.replicas=2 cannot be reached with one replica; once there are three, it holds."""
+    settings = {"min.insync.replicas": "2"}
+    alone = PartitionState(ME, 0, (ME,), (ME,))
+    for state, is_below in (
+        (alone, False),
+        (PartitionState(ME, 0, (ME, 2, 3), (ME,), adding=(2, 3)), False),
+        (PartitionState(ME, 0, (ME, 2, 3), (ME, 2), adding=(3,)), False),
+        (PartitionState(ME, 0, (ME, 2, 3), (ME, 2, 3)), False),
+        (PartitionState(ME, 1, (ME, 2, 3), (ME,)), True),
+    ):
+        roles.bench.apply(TopicState("t", ID, {0: state}, settings))
+        roles.bench.workers.run()
+        assert roles.led is not None
+        replicas = roles.led.replicas
+        assert (replicas is not None and replicas.is_below_min) == is_below, state
+
+
 def test_a_leader_whose_log_fails_gives_it_to_another_and_never_goes_on_in_its_epoch(roles: Roles) -> None:
     roles.become(ME, 5)
     led = roles.led

@@ -84,6 +84,7 @@ FOR_USERS = frozenset(
         "MissingSchemaError",
         "InvalidTopicError",
         "TopicExistsError",
+        "TooLargeError",
         "PlanError",
         "LoadGapError",
         "DrillError",

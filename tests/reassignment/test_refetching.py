@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 
 import pytest
@@ -13,7 +14,8 @@ from headrace.client import Admin, Producer
 from headrace.client.cluster import BrokerAddress
 from headrace.client.replica_admin import ReplicaAdmin
 from headrace.client.replicas import ReplicaSurvey
-from headrace.reassignment.moving import UnfinishedError
+from headrace.reassignment import refetching
+from headrace.reassignment.moving import ReassignmentError, UnfinishedError
 from headrace.reassignment.refetching import CannotRefetchError, refetch
 
 TOPIC = "refetched"
@@ -27,6 +29,7 @@ def cluster(module_clusters: StartCluster) -> BrokerCluster:
     with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap, linger_ms=0) as producer:
         admin.create_topic(TOPIC, 1, 2)
         admin.create_topic("alone", 1, 1)
+        admin.create_topic("alike", 2, 1)
         for number in range(20):
             producer.send(TOPIC, b"%d" % number, partition=0).result(30)
     return cluster
@@ -69,6 +72,11 @@ def test_a_replica_that_is_the_only_one_stays(
         [only] = admin.topic("alone").partitions[0].replicas
         with pytest.raises(CannotRefetchError, match="no other replica of alone-0"):
             refetch(replicas, ("alone", 0), only, timeout_s=TIMEOUT_S)
+        [holder] = admin.topic("alike").partitions[0].replicas
+        with pytest.raises(
+            CannotRefetchError, match=f"has no replica of alike-0, which is on brokers {holder}"
+        ):
+            refetch(replicas, ("alike", 0), 3 - holder, timeout_s=TIMEOUT_S)
         with pytest.raises(CannotRefetchError, match="broker 9 does not answer"):
             refetch(replicas, ("alone", 0), 9, timeout_s=TIMEOUT_S)
         with pytest.raises(CannotRefetchError, match="there is no partition alone-7"):
@@ -94,6 +102,7 @@ def test_a_broker_that_dies_before_it_has_deleted_its_replica_is_waited_for(clus
         assert not replicas.reassign({(TOPIC, 0): [1]})
         wait_for(lambda: admin.topic(TOPIC).partitions[0].replicas == (1,))
         wait_for(lambda: not replicas.replicas().reassignments)
+        wait_for(lambda: not (cluster[2].data_dir / f"{TOPIC}-0").exists())
         with Dying(cluster.bootstrap) as dying, pytest.raises(UnfinishedError, match="still has its old"):
             refetch(dying, (TOPIC, 0), 2, timeout_s=1.0)
         assert admin.topic(TOPIC).partitions[0].replicas == (1,)
@@ -101,3 +110,24 @@ def test_a_broker_that_dies_before_it_has_deleted_its_replica_is_waited_for(clus
         wait_for(lambda: not replicas.replicas().silent)
         refetch(replicas, (TOPIC, 0), 2, timeout_s=TIMEOUT_S)
         assert admin.topic(TOPIC).partitions[0].replicas == (1, 2)
+
+
+def test_files_that_a_broker_has_kept_are_not_taken_for_fetched_again(
+    cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was down when its replica went elsewhere, and deletes nothing that was there before its start."""
+    monkeypatch.setattr(refetching, "DELETED_WAIT_MAX_S", 0.0)
+    with Admin(cluster.bootstrap) as admin, ReplicaAdmin(cluster.bootstrap) as replicas:
+        assert admin.topic(TOPIC).partitions[0].replicas == (1, 2)
+        cluster[2].kill()
+        wait_for(lambda: admin.topic(TOPIC).partitions[0].isr == (1,))
+        assert not replicas.reassign({(TOPIC, 0): [1]})
+        wait_for(lambda: admin.topic(TOPIC).partitions[0].replicas == (1,))
+        cluster[2].start()
+        wait_for(lambda: not replicas.replicas().silent)
+        with pytest.raises(ReassignmentError, match=f"keeps the files: remove the folder {TOPIC}-0 from"):
+            refetch(replicas, (TOPIC, 0), 2, timeout_s=TIMEOUT_S)
+        shutil.rmtree(cluster[2].data_dir / f"{TOPIC}-0")
+        refetch(replicas, (TOPIC, 0), 2, timeout_s=TIMEOUT_S)
+        assert admin.topic(TOPIC).partitions[0].replicas == (1, 2)
+    assert stored(cluster, 2) == stored(cluster, 1)

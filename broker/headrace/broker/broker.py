@@ -43,6 +43,7 @@ from headrace.broker.scrubber import Scrubber
 from headrace.broker.service import BrokerService
 from headrace.broker.settings.config import BrokerConfig
 from headrace.broker.settings.dynamic import BrokerSettings
+from headrace.broker.settings.usable import usable
 from headrace.broker.state import BrokerState
 from headrace.broker.topics import TopicAdmin
 from headrace.broker.workers import Workers
@@ -205,7 +206,7 @@ class Broker:
             self._session,
             self._options.broker_id,
             seen,
-            lambda topic: self._config.topic_config(topic.config).unclean_leader_election,
+            lambda topic: self._config.topic_config(usable(topic.config)[0]).unclean_leader_election,
             rebalance_interval_s=interval_s if self._config["auto.leader.rebalance.enable"] else None,
         )
 

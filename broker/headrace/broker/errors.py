@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from headrace.broker.bodies import Tree
 from headrace.wire.errors import ErrorCode
+
+MESSAGE_MAX: Final = 4_000  # characters: older versions of the protocol have 15 bits for a text's length
 
 
 class Refused(Exception):
@@ -13,6 +17,8 @@ class Refused(Exception):
 
     def __init__(self, code: ErrorCode, message: str = "", *, record_index: int | None = None) -> None:
         """`record_index`: the record of a produced batch that is the cause (KIP-467)."""
+        if len(message) > MESSAGE_MAX:
+            message = f"{message[:MESSAGE_MAX]}…"
         super().__init__(message or code.name)
         self.code = code
         self.message = message or None

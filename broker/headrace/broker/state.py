@@ -26,7 +26,7 @@ from headrace.broker.replicas.followed import FollowedPartition
 from headrace.broker.scrubber import Damage
 from headrace.broker.settings.config import BrokerConfig, TopicConfig
 from headrace.broker.settings.dynamic import BrokerSettings, Throttles
-from headrace.broker.settings.setting import ConfigError
+from headrace.broker.settings.usable import usable
 from headrace.broker.topics import TopicAdmin
 from headrace.coordination.topics import TopicState
 from headrace.log.directory import PartitionName
@@ -105,12 +105,11 @@ class BrokerState:
         self.checks = RecordChecks(self.loop)
 
     def topic_config(self, topic: TopicState) -> TopicConfig:
-        """Returns a topic's settings; the defaults for invalid ones, which is said in the log."""
-        try:
-            return self.config.topic_config(topic.config)
-        except ConfigError as error:
-            logger.error("topic %s: %s; its defaults are used", topic.name, error)
-            return self.config.topic_config({})
+        """Returns a topic's settings; the default of each that is invalid, which is said in the log."""
+        found, problems = usable(topic.config)
+        for problem in problems:
+            logger.error("topic %s: %s; the default is used", topic.name, problem)
+        return self.config.topic_config(found)
 
     def led_partition(self, topic: str, index: int) -> Partition:
         """Returns a partition that this broker leads and whose log is online. Raises `Refused`."""

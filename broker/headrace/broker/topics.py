@@ -26,6 +26,7 @@ from headrace.coordination import declared
 from headrace.coordination.errors import (
     CoordinationError,
     InvalidTopicError,
+    TooLargeError,
     TopicExistsError,
     TopicNotRegisteredError,
 )
@@ -266,6 +267,11 @@ class TopicAdmin:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(error)) from None
         except InvalidTopicError as error:
             raise Refused(ErrorCode.INVALID_REQUEST, str(error)) from None
+        except TooLargeError as error:
+            raise Refused(
+                ErrorCode.POLICY_VIOLATION,
+                f"{error}: take fewer partitions, a shorter name, or shorter settings",
+            ) from None
         except CoordinationError as error:
             raise Refused(ErrorCode.REQUEST_TIMED_OUT, str(error)) from None
 

@@ -16,7 +16,7 @@ from headrace.log.names import SEGMENT_SUFFIX, address_of, file_name
 from headrace.wire.batch import HEADER_SIZE_BYTES, BatchHeader, read_header
 from headrace.wire.content import NO_BATCHES, added, content_of
 from headrace.wire.errors import WireError
-from headrace.wire.log_contents import ContentAnswer
+from headrace.wire.log_contents import NO_LOG, ContentAnswer
 
 WINDOW_BYTES: Final = 32 * 1024
 
@@ -84,7 +84,7 @@ class _Window:
         try:
             names = [path.name for path in directory.iterdir()]
         except FileNotFoundError:
-            raise _MissingError("this broker has no such log") from None
+            raise _MissingError(NO_LOG) from None
         found = (address_of(name, SEGMENT_SUFFIX) for name in names)
         bases = sorted(base for base in found if base is not None)
         held = [base for base in bases if base <= address]

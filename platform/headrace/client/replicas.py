@@ -73,6 +73,11 @@ class ReplicaSurvey:
         removing = self.reassignments[key].removing if key in self.reassignments else ()
         return tuple(each for each in self.partitions[key].replicas if each not in removing)
 
+    def former(self, key: TopicPartition) -> tuple[int, ...]:
+        """Returns the replicas that a partition had before its reassignment began."""
+        adding = self.reassignments[key].adding if key in self.reassignments else ()
+        return tuple(each for each in self.partitions[key].replicas if each not in adding)
+
     def size_bytes(self, key: TopicPartition) -> int:
         """Returns the size of a partition: its leader's, or else the largest replica's."""
         topic, number = key

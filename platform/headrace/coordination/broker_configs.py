@@ -45,7 +45,7 @@ class BrokerConfigRegistry:
         """Replaces a broker's settings with the result of `change`, which gets the present ones.
 
         It is called again if they were changed meanwhile. Raises `BadVersionError` if that happens
-        `ATTEMPTS_MAX` times, `CorruptNodeError`, and whatever `change` raises.
+        `ATTEMPTS_MAX` times, `CorruptNodeError`, `TooLargeError`, and whatever `change` raises.
         """
         path = znodes.broker_config(broker_id)
         self._session.ensure_path(znodes.BROKER_CONFIGS)
@@ -55,7 +55,7 @@ class BrokerConfigRegistry:
             wanted = dict(change(dict(present)))
             if wanted == present:
                 return
-            data = documents.encode({"config": wanted})
+            data = documents.encode_config(path, wanted)
             transaction = self._session.transaction()
             if node is None:
                 transaction.create(path, data)

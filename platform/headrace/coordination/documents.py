@@ -2,18 +2,28 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from headrace.coordination.errors import CorruptNodeError
+from headrace.coordination.errors import CorruptNodeError, TooLargeError
 
 VERSION: Final = 1
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
+CONFIG_MAX_BYTES: Final = 256 * 1024
+"""All settings of a topic, or of a broker: each broker reads them again after each change of its topic."""
 
 
 def encode(fields: dict[str, Any]) -> bytes:
     return _ENCODER.encode({"version": VERSION, **fields}).encode()
+
+
+def encode_config(path: str, config: Mapping[str, str]) -> bytes:
+    """Returns the document of settings. Raises `TooLargeError`."""
+    data = encode({"config": dict(config)})
+    if len(data) > CONFIG_MAX_BYTES:
+        raise TooLargeError(f"{path}: settings of {len(data)} bytes; at most {CONFIG_MAX_BYTES} are stored")
+    return data
 
 
 def decode(path: str, data: bytes) -> dict[str, Any]:

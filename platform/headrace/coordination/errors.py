@@ -43,6 +43,11 @@ class NodeHeldError(CoordinationError):
     """Another live session still holds the ephemeral node after the caller's wait."""
 
 
+class TooLargeError(CoordinationError):
+    """Caused by the caller: more than ZooKeeper takes at once, or than we store in one node. Nothing was
+    written."""
+
+
 class CorruptNodeError(CoordinationError):
     """A node's content is not what this version of headrace writes. Names the path and the problem."""
 

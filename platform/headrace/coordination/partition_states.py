@@ -24,8 +24,8 @@ from headrace.coordination.nodes import Node
 from headrace.coordination.session import ZooKeeperSession
 
 NO_LEADER: Final = -1
-# One transaction must fit ZooKeeper's request limit (1 MiB). A state takes up to 500 bytes of it, a topic's
-# list of replicas up to 90 KB.
+# One transaction must fit ZooKeeper's request limit (1 MiB). A state takes up to 500 bytes of it; a topic's
+# lists of replicas took up to a quarter when it was made, and three times as much while all are reassigned.
 CHANGES_PER_TRANSACTION_MAX: Final = 500
 REASSIGNED_PER_TRANSACTION_MAX: Final = 10
 ATTEMPTS_MAX: Final = 5
@@ -122,17 +122,21 @@ def check_changes(changes: Sequence[PartitionChange]) -> None:
 
 
 def in_transactions(changes: Sequence[PartitionChange]) -> Iterator[list[PartitionChange]]:
-    """Yields the changes in groups, each small enough for one transaction."""
+    """Yields the changes in groups, each small enough for one transaction.
+
+    Those that reassign are apart: any change of any topic interrupts them, and elections must not wait. One
+    topic's only, since each topic's lists of replicas are written, too.
+    """
     group: list[PartitionChange] = []
-    reassigned = 0
     for change in changes:
-        if len(group) == CHANGES_PER_TRANSACTION_MAX or (
-            change.reassigns and reassigned == REASSIGNED_PER_TRANSACTION_MAX
-        ):
+        most = REASSIGNED_PER_TRANSACTION_MAX if change.reassigns else CHANGES_PER_TRANSACTION_MAX
+        is_apart = bool(group) and (
+            change.reassigns != group[0].reassigns or (change.reassigns and change.topic != group[0].topic)
+        )
+        if is_apart or len(group) == most:
             yield group
-            group, reassigned = [], 0
+            group = []
         group.append(change)
-        reassigned += change.reassigns
     if group:
         yield group
 
@@ -183,6 +187,11 @@ class _Present:
     ) -> None:
         self._session = session
         self._guard = guard
+        # Another topic's document, written over that of one that has been made again under its name, would
+        # end that one: the versions of its nodes begin at 0 again, so the node of all topics is the guard.
+        reassigns = any(change.reassigns for change in changes)
+        all_topics = session.exists(znodes.TOPICS) if reassigns else None
+        self._topics_version = -1 if all_topics is None else all_topics.version
         topics = sorted({change.topic for change in changes})
         states = [znodes.partition_state(change.topic, change.partition) for change in changes]
         paths = [*states, *map(znodes.topic, topics)]
@@ -271,7 +280,7 @@ class _Present:
             node = self._nodes[path]
             assert node is not None
             transaction.set(path, state_document(change.new), version=node.stat.version)
-        transaction.set(znodes.TOPICS, b"").commit()
+        transaction.set(znodes.TOPICS, b"", version=self._topics_version).commit()
 
 
 # --- documents ---

@@ -244,7 +244,7 @@ class ZooKeeperSession:
 
     def transaction(self) -> "Transaction":
         """Returns a transaction of this session, empty."""
-        return Transaction(self._client.transaction, self._call)
+        return Transaction(self._client.transaction, self._call, len(self.hosts.partition("/")[2]) + 1)
 
     # --- across session losses ---
 

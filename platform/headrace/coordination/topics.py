@@ -22,6 +22,7 @@ from headrace.coordination.errors import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    TooLargeError,
     TopicExistsError,
     TopicNotRegisteredError,
 )
@@ -47,7 +48,7 @@ logger = logging.getLogger(__name__)
 TOPIC_NAME_LENGTH_MAX: Final = 249
 # One transaction must fit ZooKeeper's request limit (1 MiB); a partition takes about 250 bytes of it.
 PARTITIONS_PER_CHANGE_MAX: Final = 2000
-CONFIG_CHANGES_MAX: Final = 20  # attempts to change a topic's settings that another change interrupts
+CHANGES_MAX: Final = 20  # attempts to change a topic that another change interrupts
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -91,8 +92,8 @@ class TopicRegistry:
     ) -> TopicState:
         """Creates a topic with its partitions, all or nothing; the first replica of each one leads.
 
-        Raises `TopicExistsError`, `InvalidTopicError`. If a call fails and may have taken effect, it is safe
-        to repeat it with the same `topic_id`.
+        Raises `TopicExistsError`, `InvalidTopicError`, `TooLargeError`. If a call fails and may have taken
+        effect, it is safe to repeat it with the same `topic_id`.
         """
         check_topic_name(name)
         if sorted(replicas) != list(range(len(replicas))) or not replicas:
@@ -103,13 +104,7 @@ class TopicRegistry:
         state = TopicState(
             name, topic_id, {p: _fresh(r) for p, r in sorted(replicas.items())}, dict(config or {})
         )
-        change = self._session.transaction().create(
-            znodes.topic(name), topic_document(state.topic_id, state.partitions)
-        )
-        change.create(znodes.topic_config(name), documents.encode({"config": state.config}))
-        change.create(znodes.partitions(name))
-        _create_partitions(change, name, state.partitions)
-        change.set(znodes.TOPICS, b"")
+        change = self._creation(state).set(znodes.TOPICS, b"")
         try:
             change.commit()
         except NodeExistsError:
@@ -124,31 +119,40 @@ class TopicRegistry:
     def add_partitions(self, name: str, replicas: Mapping[int, tuple[int, ...]]) -> TopicState:
         """Adds partitions; their numbers start at the present count.
 
-        Raises `TopicNotRegisteredError`, `InvalidTopicError`, and `BadVersionError` if the topic changed
-        concurrently.
+        Raises `TopicNotRegisteredError`, `InvalidTopicError`, `TooLargeError`, and `BadVersionError` if
+        others change it all the time.
         """
-        state, version = self._get_versioned(name)
         _check_replicas(name, replicas)
-        count = len(state.partitions)
-        if sorted(replicas) != list(range(count, count + len(replicas))) or not replicas:
-            raise InvalidTopicError(
-                f"{name} has {count} partitions; number new ones from {count}, not {sorted(replicas)}"
-            )
         added = {p: _fresh(r) for p, r in sorted(replicas.items())}
-        state = replace(state, partitions={**state.partitions, **added})
-        change = self._session.transaction().set(
-            znodes.topic(name), topic_document(state.topic_id, state.partitions), version=version
-        )
-        _create_partitions(change, name, added)
-        change.set(znodes.TOPICS, b"").commit()
-        return state
+        for attempt in range(CHANGES_MAX):
+            state, version = self._get_versioned(name)
+            count = len(state.partitions)
+            if attempt and added and all(_replicas(state, p) == new.replicas for p, new in added.items()):
+                return state  # it was done, and the answer lost
+            if sorted(replicas) != list(range(count, count + len(replicas))) or not replicas:
+                raise InvalidTopicError(
+                    f"{name} has {count} partitions; number new ones from {count}, not {sorted(replicas)}"
+                )
+            state = replace(state, partitions={**state.partitions, **added})
+            self._creation(state).check_size()  # what can be made at once can be deleted at once
+            change = self._session.transaction().set(
+                znodes.topic(name), topic_document(state.topic_id, state.partitions), version=version
+            )
+            _create_partitions(change, name, added)
+            try:
+                self._commit(change, name, state.topic_id)
+                return state
+            except (BadVersionError, NoNodeError, NodeExistsError):
+                continue
+        raise _busy(name)
 
     def delete(self, name: str, topic_id: UUID | None = None) -> None:
         """Deletes the topic's nodes, all or nothing; brokers notice and delete their logs.
 
-        Raises `TopicNotRegisteredError`; for another topic of this name, too, if `topic_id` is given.
+        Raises `TopicNotRegisteredError`; for another topic of this name, too, if `topic_id` is given. Raises
+        `BadVersionError` if others change topics all the time.
         """
-        while True:
+        for _ in range(CHANGES_MAX):
             state, version = self._get_versioned(name)
             topic_id = topic_id or state.topic_id  # if it is made again meanwhile, that one stays
             if state.topic_id != topic_id:
@@ -159,11 +163,12 @@ class TopicRegistry:
                     znodes.partition(name, partition_id)
                 )
             change.delete(znodes.partitions(name)).delete(znodes.topic_config(name))
-            change.delete(znodes.topic(name), version=version).set(znodes.TOPICS, b"")
+            change.delete(znodes.topic(name), version=version)
             try:
-                return change.commit()
+                return self._commit(change, name, topic_id)
             except (BadVersionError, NoNodeError, NotEmptyError):  # it has other partitions now
                 continue
+        raise _busy(name)
 
     def set_config(self, name: str, config: Mapping[str, str]) -> None:
         """Replaces all settings of the topic. Raises `TopicNotRegisteredError`."""
@@ -175,21 +180,24 @@ class TopicRegistry:
         """Replaces all settings of the topic by what `change` makes of the present ones, and returns them. It
         is called again if they were changed meanwhile.
 
-        Raises `TopicNotRegisteredError`, `BadVersionError`, and what `change` raises.
+        Raises `TopicNotRegisteredError`, `BadVersionError`, `TooLargeError`, and what `change` raises.
         """
         path = znodes.topic_config(name)
-        for _ in range(CONFIG_CHANGES_MAX):
-            node = self._session.get_or_none(path)
-            if node is None:
+        for _ in range(CHANGES_MAX):
+            # The topic comes first: settings that are read after it are its own, or the versions differ.
+            topic, node = self._session.get_many([znodes.topic(name), path])
+            if topic is None or node is None:
                 raise TopicNotRegisteredError(f"there is no topic {name!r}")
             config = change(_parse_config(path, node))
-            data = documents.encode({"config": dict(config)})
+            data = documents.encode_config(path, config)
+            written = self._session.transaction().set(path, data, version=node.stat.version)
+            written.set(znodes.topic(name), topic.data, version=topic.stat.version)
             try:
-                self._change(name, path, data, version=node.stat.version)
+                self._commit(written, name, parse_topic(znodes.topic(name), topic.data)[0])
                 return config
             except (BadVersionError, NoNodeError):
                 continue
-        raise BadVersionError(f"{path} was changed concurrently in {CONFIG_CHANGES_MAX} attempts; retry")
+        raise _busy(name)
 
     def set_partition_state(
         self, name: str, partition_id: int, new: PartitionState, *, expected: PartitionState
@@ -209,14 +217,17 @@ class TopicRegistry:
         """Stores new states of any number of partitions, of any topics, in transactions of bounded size.
 
         Returns the error of each change, None where it was stored: `StaleStateError`, `StaleBrokerError`,
-        `TopicNotRegisteredError`, `CorruptNodeError`. One that fails does not keep the others from being
-        stored. `guard`: nodes (path, version; -1: any) that must exist in this version with each transaction;
-        else raises `GuardError`, and later groups are not stored.
+        `TopicNotRegisteredError`, `CorruptNodeError`, `TooLargeError`. One that fails does not keep others
+        from being stored. `guard`: nodes (path, version; -1: any) that must exist in this version with each
+        transaction; else raises `GuardError`, and later groups are not stored.
         """
         check_changes(changes)
         problems: list[CoordinationError | None] = []
         for group in in_transactions(changes):
-            problems += write(self._session, group, guard or {})
+            try:
+                problems += write(self._session, group, guard or {})
+            except TooLargeError as error:  # the other groups are stored all the same
+                problems += [error] * len(group)
         return problems
 
     def get(self, name: str) -> TopicState:
@@ -256,12 +267,26 @@ class TopicRegistry:
         session's callback thread."""
         return self._session.watch_data(znodes.TOPICS, lambda _: callback(self.list()))
 
-    def _change(self, name: str, path: str, data: bytes, *, version: int) -> None:
+    def _creation(self, topic: TopicState) -> Transaction:
+        """Returns what creates a topic's nodes."""
+        document = topic_document(topic.topic_id, topic.partitions)
+        change = self._session.transaction().create(znodes.topic(topic.name), document)
+        path = znodes.topic_config(topic.name)
+        change.create(path, documents.encode_config(path, topic.config)).create(znodes.partitions(topic.name))
+        _create_partitions(change, topic.name, topic.partitions)
+        return change
+
+    def _commit(self, change: Transaction, name: str, topic_id: UUID) -> None:
+        """Commits a change of a topic's nodes, unless the name has another topic by now.
+
+        The versions of that one's nodes are no guard: they begin at 0 again. The version of the node of all
+        topics is, also for a transaction that is repeated because its answer was lost.
+        """
+        present = self._session.exists(znodes.TOPICS)
         node = self._session.get_or_none(znodes.topic(name))
-        if node is None:
-            raise TopicNotRegisteredError(f"there is no topic {name!r}")
-        change = self._session.transaction().set(path, data, version=version)
-        change.set(znodes.topic(name), node.data, version=node.stat.version).set(znodes.TOPICS, b"").commit()
+        if present is None or node is None or parse_topic(znodes.topic(name), node.data)[0] != topic_id:
+            raise BadVersionError(f"topic {name!r} was deleted meanwhile")
+        change.set(znodes.TOPICS, b"", version=present.version).commit()
 
     def _get_versioned(self, name: str) -> tuple[TopicState, int]:
         path = znodes.topic(name)
@@ -295,6 +320,15 @@ def _check_replicas(name: str, replicas: Mapping[int, tuple[int, ...]]) -> None:
 
 def _fresh(replicas: tuple[int, ...]) -> PartitionState:
     return PartitionState(leader=replicas[0], leader_epoch=0, replicas=tuple(replicas), isr=tuple(replicas))
+
+
+def _replicas(topic: TopicState, partition_id: int) -> tuple[int, ...] | None:
+    state = topic.partitions.get(partition_id)
+    return None if state is None else state.replicas
+
+
+def _busy(name: str) -> BadVersionError:
+    return BadVersionError(f"topic {name!r}: others changed topics in {CHANGES_MAX} attempts; retry")
 
 
 def _create_partitions(change: Transaction, name: str, partitions: Mapping[int, PartitionState]) -> None:

@@ -98,7 +98,8 @@ def drain(
         plan = plan_of_drain(survey, broker_id)
         if plan.stuck and not plan.moves:
             raise ReassignmentError("; ".join(map(str, plan.stuck[:STUCK_NAMED_MAX])))
-        moves = [*plan.moves, *_on_their_way(survey, held, plan)]
+        # Those first: what an interrupted command has begun is throttled on, and is some of those at once.
+        moves = [*_on_their_way(survey, held, plan), *plan.moves]
         mover = Mover(admin, deadline_s, report, throttle.begin, clock=clock, sleep=sleep)
         mover.run(moves)
         arrived = [move for move in moves if move.key not in mover.refused]
@@ -200,7 +201,7 @@ def _on_their_way(survey: ReplicaSurvey, held: list[Key], plan: DrainPlan) -> li
     """Returns the partitions that leave the broker already: nothing is to be begun, only awaited."""
     planned = {move.key for move in plan.moves} | {each.key for each in plan.stuck}
     return [
-        Move(key, survey.targets(key), survey.targets(key), survey.size_bytes(key))
+        Move(key, survey.former(key), survey.targets(key), survey.size_bytes(key))
         for key in held
         if key not in planned
     ]

@@ -20,9 +20,10 @@ def nodes_of(survey: ReplicaSurvey, *, without: Collection[int] = ()) -> dict[in
 
 
 def assigned(survey: ReplicaSurvey) -> list[Assigned]:
-    """Returns all partitions as they will be when the reassignments under way have ended."""
+    """Returns all partitions as they will be when the reassignments under way have ended; one that cannot end
+    as it was before it began."""
     return [
-        Assigned(key, survey.targets(key), survey.size_bytes(key), _problem(survey, key))
+        Assigned(key, _expected(survey, key), survey.size_bytes(key), _problem(survey, key))
         for key in sorted(survey.partitions)
     ]
 
@@ -30,6 +31,12 @@ def assigned(survey: ReplicaSurvey) -> list[Assigned]:
 def held_by(survey: ReplicaSurvey, broker_id: int) -> list[Key]:
     """Returns the partitions of which a broker has a replica, also one that it gains or loses now."""
     return sorted(key for key, part in survey.partitions.items() if broker_id in part.replicas)
+
+
+def _expected(survey: ReplicaSurvey, key: Key) -> tuple[int, ...]:
+    adding = survey.reassignments[key].adding if key in survey.reassignments else ()
+    has_died = any(each not in survey.brokers for each in adding)
+    return survey.former(key) if has_died else survey.targets(key)
 
 
 def _problem(survey: ReplicaSurvey, key: Key) -> str | None:

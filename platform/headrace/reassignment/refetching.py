@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
 
-from headrace.client.errors import NetworkError
+from headrace.client.errors import ClientError, NetworkError
 from headrace.client.replica_admin import ReplicaAdmin
 from headrace.client.replicas import ReplicaSurvey
 from headrace.reassignment.model import Key, Move, named
@@ -21,6 +22,10 @@ from headrace.reassignment.moving import (
     UnfinishedError,
     silent,
 )
+from headrace.wire.log_contents import NO_LOG, ContentRange, parse_value
+
+DELETED_WAIT_MAX_S: Final = 10.0
+"""How long a broker that has closed its old replica may take to delete it: the folder is renamed."""
 
 
 class CannotRefetchError(ReassignmentError):
@@ -56,6 +61,15 @@ def refetch(
                 f"broker {broker_id} still has its old replica of {named(key)}: run the same command again"
             )
         sleep(POLL_S)
+    closed_s = clock()
+    while _has_files(admin, broker_id, key):
+        if clock() - closed_s >= DELETED_WAIT_MAX_S:
+            raise ReassignmentError(
+                f"broker {broker_id} was started again before it had deleted its old replica of "
+                f"{named(key)}, and keeps the files: remove the folder {named(key)} from its data directory, "
+                "then run the same command again"
+            )
+        sleep(POLL_S)
     _move(mover, Move(key, others, after, size_bytes))
     return size_bytes
 
@@ -71,6 +85,12 @@ def _checked(survey: ReplicaSurvey, key: Key, broker_id: int) -> tuple[tuple[int
     if key in survey.unsettled or key in survey.reassignments:
         raise CannotRefetchError(f"{name} is on its way to other replicas: try again when it has arrived")
     before = survey.targets(key)
+    siblings = [survey.targets(each) for each in survey.partitions if each[0] == key[0] and each != key]
+    if broker_id not in before and len(before) >= max(map(len, siblings), default=len(before) + 1):
+        raise CannotRefetchError(
+            f"broker {broker_id} has no replica of {name}, which is on brokers {', '.join(map(str, before))} "
+            "(kafka-reassign-partitions adds one)"
+        )
     others = tuple(each for each in before if each != broker_id)
     if not set(others) & set(part.isr):
         raise CannotRefetchError(
@@ -95,3 +115,15 @@ def _is_stored(admin: ReplicaAdmin, broker_id: int, key: Key) -> bool:
         return True
     is_silent = broker_id not in survey.brokers or broker_id in {each.broker_id for each in survey.silent}
     return is_silent or (broker_id, *key) in survey.stored
+
+
+def _has_files(admin: ReplicaAdmin, broker_id: int, key: Key) -> bool:
+    """Whether files of the old replica may be in the broker's data directory, although no log is open there:
+    it would go on with them, and nothing would be fetched again."""
+    asked = ContentRange(*key, 0, 1)
+    try:
+        entry = admin.describe_broker_configs(broker_id, [asked.name]).get(asked.name)
+    except ClientError:
+        return True
+    answer = None if entry is None else parse_value(entry.value)
+    return answer is None or answer.problem != NO_LOG

@@ -141,7 +141,7 @@ def resize(
     begun = _on_their_way(survey, topic, plan)
     if begun:
         throttle.lift(topic)
-    mover.run([*plan.moves, *begun])
+    mover.run([*begun, *plan.moves])  # in this order they are throttled together
     if mover.refused:
         raise ReassignmentError("; ".join(list(mover.refused.values())[:STUCK_NAMED_MAX]))
     throttle.end()
@@ -152,12 +152,7 @@ def _on_their_way(survey: ReplicaSurvey, topic: str, plan: DrainPlan) -> list[Mo
     """Returns the partitions that an earlier call has sent on their way: they are awaited, too."""
     planned = {move.key for move in plan.moves}
     return [
-        Move(
-            key,
-            tuple(each for each in survey.partitions[key].replicas if each not in under_way.adding),
-            survey.targets(key),
-            survey.size_bytes(key),
-        )
-        for key, under_way in survey.reassignments.items()
+        Move(key, survey.former(key), survey.targets(key), survey.size_bytes(key))
+        for key in survey.reassignments
         if key[0] == topic and key in survey.partitions and key not in planned
     ]

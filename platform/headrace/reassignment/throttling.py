@@ -18,6 +18,7 @@ LEADER_RATE: Final = "leader.replication.throttled.rate"
 FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
 LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
+EVERY_REPLICA: Final = "*"
 
 
 class Throttle:
@@ -52,9 +53,12 @@ class Throttle:
         for broker_id in sorted(brokers - self._brokers):
             self._admin.alter_broker_configs(broker_id, {LEADER_RATE: rate, FOLLOWER_RATE: rate})
             self._brokers.add(broker_id)
+        # Other commands, also those that were interrupted, may have throttled more of these topics.
+        present = self._admin.topic_settings(sorted(changed), (LEADER_REPLICAS, FOLLOWER_REPLICAS))
         for topic in changed:
-            leaders, followers = _text(self._leaders[topic]), _text(self._followers[topic])
-            self._alter(topic, {LEADER_REPLICAS: leaders, FOLLOWER_REPLICAS: followers})
+            wanted = {LEADER_REPLICAS: self._leaders[topic], FOLLOWER_REPLICAS: self._followers[topic]}
+            before = present.get(topic, {})
+            self._alter(topic, {name: _text(pairs, before.get(name, "")) for name, pairs in wanted.items()})
 
     def lift(self, topic: str) -> None:
         """Removes what an interrupted command has left on a topic that now moves without a bound."""
@@ -83,5 +87,9 @@ class Throttle:
                 raise
 
 
-def _text(pairs: set[tuple[int, int]]) -> str:
-    return ",".join(f"{partition}:{broker_id}" for partition, broker_id in sorted(pairs))
+def _text(pairs: set[tuple[int, int]], before: str) -> str:
+    """Returns these replicas and those that a setting names already."""
+    if before == EVERY_REPLICA:
+        return before
+    words = [f"{partition}:{broker_id}" for partition, broker_id in sorted(pairs)]
+    return ",".join(dict.fromkeys([*filter(None, before.split(",")), *words]))

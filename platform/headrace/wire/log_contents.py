@@ -15,6 +15,8 @@ from headrace.wire.content import from_hex, hex_of
 PREFIX: Final = "headrace.content."
 PROBLEM_MAX_CHARS: Final = 300
 ADDRESS_MAX: Final = 2**63 - 1
+NO_LOG: Final = "this broker has no such log"
+"""The problem where the broker has no folder of the partition, whether or not it should."""
 _NAME: Final = re.compile(r"headrace\.content\.([a-zA-Z0-9._-]{1,249})-(\d{1,9})\.(\d{1,19})\.(\d{1,19})")
 
 

@@ -13,7 +13,7 @@ from headrace.broker.bodies import Tree
 from headrace.broker.cluster import NO_BROKER, ClusterView, OfflineName
 from headrace.broker.errors import Refused
 from headrace.broker.promise import Promise
-from headrace.broker.settings.config import is_mirror
+from headrace.broker.settings.usable import is_mirror
 from headrace.broker.state import BrokerState
 from headrace.broker.topics import TopicAdmin
 from headrace.coordination.topics import TopicState

@@ -22,6 +22,7 @@ from headrace.coordination.errors import (
     CoordinationError,
     CorruptNodeError,
     SessionClosedError,
+    TooLargeError,
 )
 from headrace.coordination.handled_brokers import HandledBrokers
 from headrace.coordination.partition_states import GuardError, PartitionChange, StaleBrokerError
@@ -215,6 +216,6 @@ class Controller:
                 "" if len(leaderless) <= NAMED_MAX else f" and {len(leaderless) - NAMED_MAX} more",
             )
         for problem in problems:
-            if isinstance(problem, CorruptNodeError):
+            if isinstance(problem, CorruptNodeError | TooLargeError):
                 logger.error("controller: %s", problem)
         return not any(isinstance(problem, BadVersionError | StaleBrokerError) for problem in problems)

@@ -28,7 +28,8 @@ def elect(state: PartitionState, brokers: Brokers, *, unclean: bool) -> Partitio
 
     A broker that is dead or bounced leaves the in-sync set, unless none is left: the last members stay, since
     they alone have all that was acknowledged. A leader that went is followed by the first in-sync replica in
-    the order of the replicas, also by one that bounced; else, with `unclean`, by the first one alive.
+    the order of the replicas, also by one that bounced; else, with `unclean`, by the first one alive: rather
+    by one that had the partition than by one that a reassignment adds, which may have copied nothing yet.
     """
     if state.replicas == state.isr == (state.leader,):
         return state  # nobody else can lead: it does as soon as it is back, with what it has
@@ -41,7 +42,8 @@ def elect(state: PartitionState, brokers: Brokers, *, unclean: bool) -> Partitio
     returned = tuple(r for r in held if r in brokers.alive)
     if returned:
         return _elected(state, _first(state, returned), returned)
-    candidates = sorted((r for r in state.replicas if r in brokers.alive), key=lambda r: r in brokers.empty)
+    alive = (r for r in state.replicas if r in brokers.alive)
+    candidates = sorted(alive, key=lambda r: (r in brokers.empty, r in state.adding))
     if unclean and candidates:
         return _elected(state, candidates[0], (candidates[0],))
     if state.leader == NO_LEADER:

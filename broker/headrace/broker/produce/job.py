@@ -19,7 +19,7 @@ from headrace.broker.produce.opening import needs_opening
 from headrace.broker.produce.refusals import SequencedBatch, StoredSequence, sequenced_batch
 from headrace.broker.produce.staging import NOT_STAMPED, Staged, stage
 from headrace.broker.produce.validation import Batches
-from headrace.broker.settings.config import is_mirror
+from headrace.broker.settings.usable import is_mirror
 from headrace.broker.state import BrokerState
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request

@@ -374,15 +374,6 @@ class BrokerConfig:
         )
 
 
-def is_mirror(overrides: Mapping[str, str]) -> bool:
-    """Whether a topic with these settings is a mirror's copy; False if the setting is invalid."""
-    setting = TOPIC_SETTINGS["headrace.mirror"]
-    try:
-        return bool(setting.parse(overrides.get(setting.name, setting.default)))
-    except ConfigError:
-        return False
-
-
 def _unless_max(value: int) -> int | None:
     return None if value == LONG_MAX else value
 

@@ -15,7 +15,7 @@ from headrace.broker.settings.replication import FOLLOWER_RATE, LEADER_RATE
 from headrace.broker.settings.setting import BOOLEAN, ConfigError, Setting
 from headrace.coordination.broker_configs import BrokerConfigRegistry
 from headrace.coordination.documents import INT32_MAX
-from headrace.coordination.errors import CoordinationError
+from headrace.coordination.errors import CoordinationError, TooLargeError
 from headrace.replication.throttling import Quota
 from headrace.wire.errors import ErrorCode
 
@@ -82,6 +82,8 @@ class BrokerSettings:
             self._registry.change(broker_id, checked)
         except ConfigError as error:
             raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from None
+        except TooLargeError as error:
+            raise Refused(ErrorCode.POLICY_VIOLATION, str(error)) from None
         except CoordinationError as error:
             raise Refused(ErrorCode.REQUEST_TIMED_OUT, str(error)) from None
         if not validate_only:
