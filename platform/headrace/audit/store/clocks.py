@@ -7,7 +7,7 @@ does not depend on when the records are read, so a store that is folded again sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -37,8 +37,12 @@ class ClockOff(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What some records say of clocks, and what is to be remembered of them once they are stored."""
+    """What some records say of clocks, and what is to be remembered of them once they are stored.
 
+    `records`: the same ones; none was said before the heartbeat that stands before it in its log.
+    """
+
+    records: list[ReceivedRecord] = field(default_factory=list)
     found: list[ClockOff] = field(default_factory=list)
     beats_ms: dict[Log, int] = field(default_factory=dict)
     waiting: dict[Log, dict[_Publisher, int]] = field(default_factory=dict)
@@ -46,12 +50,15 @@ class Measured:
 
 
 class ClockWatch:
-    """Measures clocks from records in the order of their logs. One thread uses it."""
+    """Measures clocks from records in the order of their logs. One thread uses it.
 
-    def __init__(self) -> None:
+    `known`: (datacenter, publisher) → by how much its clock was ahead, as the store has it.
+    """
+
+    def __init__(self, known: Mapping[tuple[str, str], int] | None = None) -> None:
         self._beats_ms: dict[Log, int] = {}
         self._waiting: dict[Log, dict[_Publisher, int]] = {}
-        self._known: dict[_Publisher, int] = {}
+        self._known: dict[_Publisher, int] = dict(known or {})
 
     def measure(self, records: Iterable[ReceivedRecord]) -> Measured:
         """Returns what these records say anew, of publishers whose clock is off, or no longer is. It is not
@@ -61,7 +68,8 @@ class ClockWatch:
         for received in records:
             log = received.log
             if log is None:
-                continue  # nothing is known of its order
+                new.records.append(received)  # nothing is known of its order
+                continue
             if isinstance(received.record, ProducerReport):
                 if log not in new.waiting:
                     new.waiting[log] = dict(self._waiting.get(log, {}))
@@ -69,7 +77,19 @@ class ClockWatch:
                     new.waiting[log][received.datacenter, received.record.publisher] = received.time_ms
             elif isinstance(received.record, HeartbeatRecord) and received.record.tier == DATACENTER_TIER:
                 self._beat(new, log, received.time_ms)
+            new.records.append(self._not_before(new, log, received))
         return new
+
+    def _not_before(self, new: Measured, log: Log, received: ReceivedRecord) -> ReceivedRecord:
+        """Returns a report with the time of the heartbeat before it, if it says an earlier one: else its
+        publisher, whose clock is a little behind, seems to have closed before that heartbeat. A clock that is
+        far behind is measured instead.
+        """
+        before_ms = new.beats_ms.get(log, self._beats_ms.get(log))
+        if before_ms is None or not isinstance(received.record, ProducerReport):
+            return received
+        is_a_little_behind = before_ms - OFF_MIN_MS <= received.time_ms < before_ms
+        return received._replace(time_ms=before_ms) if is_a_little_behind else received
 
     def remember(self, measured: Measured) -> None:
         """Remembers what was measured, once the store has it."""
@@ -83,6 +103,8 @@ class ClockWatch:
         new.beats_ms[log], new.waiting[log] = now_ms, {}
         for publisher, said_ms in waiting.items():
             skew_ms = skew_between(said_ms, before_ms, now_ms)
+            if before_ms is None and not skew_ms:
+                continue  # it may be behind: the heartbeat before it was read by an earlier process
             known_ms = new.known.get(publisher, self._known.get(publisher))
             if abs(skew_ms - (known_ms or 0)) < CHANGE_MIN_MS:
                 continue
