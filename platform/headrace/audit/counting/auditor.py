@@ -178,6 +178,7 @@ class Auditor:
     def _learn(self, received: ReceivedRecord) -> None:
         self._producers.learn(received)
         self._places.learn(received)
+        self._replicas.learn(received)
 
     # --- counting ---
 
@@ -275,7 +276,8 @@ class Auditor:
         now_s, counters = time.monotonic(), self._counters
         if now_s >= self._ask_disks_at_s:
             self._ask_disks_at_s = now_s + ASK_DISKS_S
-            self._unpublished += [*self._disks.news(counters), *self._places.news(counters)]
+            self._unpublished += self._disks.news(counters, self._standings.marks.went_back, self._topics)
+            self._unpublished += self._places.news(counters)
         self._unpublished += self._replicas.news(counters, self._standings.marks, self._topics, now_s)
 
     def _feed(self, batches: FetchedBatches) -> None:
