@@ -217,6 +217,8 @@ class AuditStore:
     def _created_version(self) -> str:
         with self.writing() as connection:
             tables.metadata.create_all(connection)
+            for index in tables.spans.indexes:  # a store of an earlier version has others
+                index.create(connection, checkfirst=True)
             version = {"name": "schema_version", "value": str(tables.SCHEMA_VERSION)}
             if insert_new(connection, tables.meta, version):
                 return version["value"]
