@@ -162,7 +162,8 @@ class TierEvidence:
 
     `cover` is sorted and disjoint. The warehouse has no heartbeat, and no corrupt batches of its own.
     `first_counted_ms`: when the counted range with the lowest address was counted. `frontier_ms`: the event
-    time to which counting has come, where it lags.
+    time to which counting has come, where it lags. `counted`: up to which address each range was counted, and
+    when.
     """
 
     cover: tuple[Interval, ...] = ()
@@ -172,6 +173,7 @@ class TierEvidence:
     recounts: tuple[Recount, ...] = ()
     first_counted_ms: int | None = None
     frontier_ms: int | None = None
+    counted: tuple[tuple[int, int], ...] = ()
 
     def known(self) -> list[Interval]:
         """Returns what is counted, or set aside as corrupt."""

@@ -300,6 +300,7 @@ class _Gatherer:
                 continue
             facts = self._partitions[self._source(*place)].of_auditor(tier)
             facts.ranges.append((start, end))
+            facts.counted.append((end, counted_ms))
             facts.first = min(facts.first or (start, counted_ms), (start, counted_ms))
 
     def _add_contradictions(self) -> None:
