@@ -163,8 +163,8 @@ def test_what_loads_read_and_did_not_write_is_refilled_and_what_they_skipped_is_
         store = AuditStore("sqlite://")
         try:
             store.fold(records)
-            ((evidence, verdict),) = judged(store, TOPIC, [HOUR_A], now_ms=NOW_MS)
-            return [is_unwritten(evidence, each) for each in verdict.findings if each.hop == LOAD_HOP]
+            ((_, verdict),) = judged(store, TOPIC, [HOUR_A], now_ms=NOW_MS)
+            return [is_unwritten(each) for each in verdict.findings if each.hop == LOAD_HOP]
         finally:
             store.close()
 

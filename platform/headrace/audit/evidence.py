@@ -196,6 +196,8 @@ class PartitionEvidence:
 
     `log_partition` is the analysis cluster's partition. `contradictions` are problems: ranges that a tier
     counted twice with different results. `taken`: what loads read from the datacenter's own log.
+    `unreported`: addresses between two loads that a change of the table may have consumed of which nobody
+    told the audit.
     """
 
     log_partition: int | None = None
@@ -204,6 +206,7 @@ class PartitionEvidence:
     warehouse: TierEvidence = TierEvidence()
     contradictions: tuple[str, ...] = ()
     taken: tuple[Interval, ...] = ()
+    unreported: tuple[Interval, ...] = ()
 
     def taken_from_source(self) -> list[Interval]:
         """Returns the addresses that the copy never had, and that the warehouse took from the source's log.

@@ -159,7 +159,7 @@ def _plan(store: AuditStore, resender: Resender, topic: str, hours_ms: Sequence[
         problems += planned.problems
         unloaded += sum(f.record_count or 0 for f in verdict.findings if f.hop == LOAD_HOP and _waits(f))
         for finding in verdict.findings:
-            if is_unwritten(evidence, finding):
+            if is_unwritten(finding):
                 refills.setdefault(verdict.hour_ms, []).append(finding.text)
     for hour_ms, why in _unsound(topic, hours_ms, problems).items():
         refills.setdefault(hour_ms, []).extend(why)

@@ -79,6 +79,7 @@ class PartitionFacts:
     analysis: TierFacts = field(default_factory=TierFacts)
     warehouse: TierFacts = field(default_factory=TierFacts)
     taken: list[Interval] = field(default_factory=list)
+    unreported: list[Interval] = field(default_factory=list)
     contradictions: list[str] = field(default_factory=list)
 
     def of_auditor(self, tier: str) -> TierFacts:
@@ -93,4 +94,5 @@ class PartitionFacts:
             self.warehouse.evidence(),
             tuple(self.contradictions),
             tuple(union(self.taken)),
+            tuple(self.unreported),
         )

@@ -31,7 +31,7 @@ from headrace.audit.evidence import (
 from headrace.audit.gathering.corrupt import as_counted_now, corrupt_rows, hours_of
 from headrace.audit.gathering.facts import HourFacts, LogFacts, PartitionFacts
 from headrace.audit.gathering.frontiers import frontiers
-from headrace.audit.gathering.loads import loaded_contents
+from headrace.audit.gathering.loads import loaded_contents, loaded_ranges
 from headrace.audit.gathering.publishers import (
     Numbers,
     clock_skews,
@@ -318,8 +318,8 @@ class _Gatherer:
             self._partitions[source].contradictions.append(problem)
 
     def _add_corrupt(self) -> None:
-        for row, reported in corrupt_rows(self._connection, self._topic):
         counted: dict[int, list[Interval]] = {}
+        for row, reported in corrupt_rows(self._connection, self._topic):
             facts = self._facts_of(row).of_auditor(row.tier)
             if id(facts) not in counted:
                 counted[id(facts)] = union(facts.ranges)
@@ -355,15 +355,13 @@ class _Gatherer:
             facts.recounts.append(Recount(row.from_address, row.to_address, row.said_ms, row.cause))
 
     def _add_loads(self) -> None:
-        table = tables.load_ranges  # of a year: thousands of rows, of which tuples are read much faster
-        columns = (table.c.log_partition, table.c.from_address, table.c.to_address, table.c.from_source)
-        loads = select(*columns).where(*self._where_loads(table))
-        for log_partition, start, end, is_from_source in self._connection.execute(loads).all():
+        of_topic = self._where_loads(tables.load_ranges)
+        for log_partition, loaded in loaded_ranges(self._connection, *of_topic):
             if source := self._loaded_from(log_partition):
                 facts = self._partitions[source]
-                facts.warehouse.ranges.append((start, end))
-                if is_from_source:
-                    facts.taken.append((start, end))
+                facts.warehouse.ranges += loaded.cover
+                facts.taken += loaded.taken
+                facts.unreported += loaded.unreported
 
     def _add_load_gaps(self) -> None:
         table = tables.load_gaps
