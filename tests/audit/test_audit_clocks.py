@@ -20,6 +20,7 @@ from fix_audit_world import (
     report_of,
 )
 from headrace.audit.evidence import PRODUCER_HOP, Policy, Status, Verdict
+from headrace.audit.gathering import gather
 from headrace.audit.report.report import report
 from headrace.audit.store.clocks import OFF_MIN_MS, skew_between
 from headrace.audit.store.store import AuditStore
@@ -132,6 +133,33 @@ def test_what_a_publisher_with_a_clock_a_little_behind_said_last_is_not_lost_bef
         store.fold([each._replace(log=LOG_OF_REPORTS) for each in records])
         (verdict,) = report(store, TOPIC, policy=policy, now_ms=REPORTED_MS + 3_000).verdicts
         assert (verdict.status, verdict.notes) == (status, ()), verdict.findings
+    store.close()
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_heartbeats_count_once_an_auditors_clock_was_set_back(at_once: bool) -> None:
+    """A host starts with its clock an hour ahead, which is put right. For an hour the heartbeats before that
+    seemed to be the newest: what a publisher had just sent when it closed was lost at once.
+    """
+    empty = heartbeat(DATACENTER_TIER, {0: PartitionBytes()})
+
+    def at(time_ms: int) -> ReceivedRecord:
+        return received(replace(empty, beat=time_ms), time_ms=time_ms)
+
+    ahead_ms = REPORTED_MS + 60 * MINUTE_MS
+    records = [at(ahead_ms), at(ahead_ms + 5_000), at(REPORTED_MS), at(REPORTED_MS + 5_000)]
+    records.append(received(report_of("p", [BATCH]), time_ms=REPORTED_MS + 6_000))
+    in_log = [each._replace(log=LOG_OF_REPORTS) for each in records]
+    store = AuditStore("sqlite://")
+    for some in [in_log] if at_once else [[each] for each in in_log]:
+        store.fold(some)
+    policy = Policy(hops=(PRODUCER_HOP,))
+    (verdict,) = report(store, TOPIC, policy=policy, now_ms=REPORTED_MS + 7_000).verdicts
+    assert verdict.status is Status.PENDING, verdict.findings
+    with store.reading() as connection:
+        (evidence,) = gather.evidence(connection, TOPIC, [HOUR_A])
+    (place,) = evidence.partitions.values()
+    assert place.datacenter.heartbeat == (REPORTED_MS + 5_000, 0, 0)
     store.close()
 
 

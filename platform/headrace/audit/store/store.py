@@ -21,6 +21,7 @@ from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 from headrace.audit.store import kept, measured_tables, tables
 from headrace.audit.store.clocks import KNOWN_MAX, ClockWatch
 from headrace.audit.store.fold import fold_records
+from headrace.audit.store.fold_recount import forget_later_beats
 from headrace.audit.store.fold_set_aside import add_set_aside, read_set_aside
 from headrace.audit.store.inserting import insert_new, upsert
 from headrace.audit.topic.records import ReceivedRecord
@@ -163,7 +164,12 @@ class AuditStore:
         clocks = [each._asdict() for each in measured.found]
         with self.writing() as connection:
             kept.take_turn(connection)
-            fold_records(connection, measured.records)
+            begin = 0
+            for end in (*measured.set_back, len(measured.records)):
+                fold_records(connection, measured.records[begin:end])
+                if end < len(measured.records):
+                    forget_later_beats(connection, measured.records[end])
+                begin = end
             for clock in clocks:
                 kept.forget_publisher(connection, clock["datacenter"], clock["publisher"])
             upsert(connection, measured_tables.clocks, clocks, newer_by="said_ms")
