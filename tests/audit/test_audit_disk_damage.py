@@ -272,6 +272,22 @@ def test_counted_events_that_rot_are_one_corrupt_finding_of_their_hour(
         assert HOUR_A in hours
 
 
+def test_what_was_lost_does_not_lie_in_what_rotted_after_it_was_counted() -> None:
+    """A publisher's last batch never arrived; a follower's disk is damaged at a later batch of another one."""
+    sent = [*BATCHES[:2], Batch(0, 8, 0, 0, 10, HOUR_A)]
+    log = PartitionBytes()
+    for batch in (sent[0], sent[2]):
+        log.append(batch.encode())
+    cause = "on the disk of broker 2, after it was counted: wrong checksum"
+    rotten = replace(NAMELESS, from_address=log.cuts[1], to_address=log.cuts[2], cause=cause)
+    store = AuditStore("sqlite://")
+    store.fold([*everything_reported(sent, {0: log}), received(rotten)])
+    found = [each for verdict in report(store, TOPIC, now_ms=NOW_MS).verdicts for each in verdict.findings]
+    store.close()
+    assert [each.sequences for each in found if each.status is Status.LOST] == [(10, 19)]
+    assert Status.CORRUPT in {each.status for each in found}
+
+
 @pytest.mark.parametrize("said", [SAID, NAMELESS], ids=["by its header", "by its place"])
 def test_what_is_whole_again_is_no_finding(said: CorruptRecord) -> None:
     later = received(replace(said, cause=""), time_ms=NOW_MS - HOUR_MS)

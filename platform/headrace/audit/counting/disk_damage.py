@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from headrace.audit.batches.damage import Damage, damage_of, walk
+from headrace.audit.batches.damage import ON_DISK, Damage, damage_of, walk
 from headrace.audit.batches.raw_reader import RawReader
 from headrace.audit.counting.partition_counter import PartitionCounter
 from headrace.audit.topic.records import CorruptRecord
@@ -161,4 +161,4 @@ def _cause(damaged: Mapping[int, str]) -> str:
         if numbers[1:]
         else f" of broker {numbers[0]}"
     )
-    return f"on the disk{whose}, after it was counted: {'; '.join(dict.fromkeys(damaged.values()))}"
+    return f"{ON_DISK}{whose}, after it was counted: {'; '.join(dict.fromkeys(damaged.values()))}"
