@@ -277,7 +277,7 @@ def test_a_difference_that_is_counted_anew_is_forgotten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mended", ["before the start", "after it"])
 def test_what_an_auditor_named_its_successor_takes_back(tmp_path: Path, mended: str) -> None:
-    """With one replica a place is as wide as the counts: the successor, which knows fewer, names a wider one."""
+    """With one replica a place is as wide as the counts: its successor, which knows fewer, has a wider."""
     place, whole = (LOG.cuts[3], LOG.cuts[6]), (0, LOG.end)
     brokers = Brokers(tmp_path, resealed_at(LOG.data, LOG.cuts[4], LOG.cuts[5]))
     first = Comparing(brokers)

@@ -146,7 +146,8 @@ class ReplicaContents:
         """Forgets what brokers hold that have no replica of the partition any more; returns the records."""
         changed: dict[Key, None] = {}
         for (key, expected), by_broker in list(self._differences.items()):
-            for number in [each for each in by_broker if key in replicas and each not in replicas[key].replicas]:
+            holders = replicas[key].replicas if key in replicas else by_broker
+            for number in by_broker.keys() - set(holders):
                 del by_broker[number]
                 changed[key] = None
             if not by_broker:

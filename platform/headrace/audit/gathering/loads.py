@@ -76,8 +76,8 @@ def unreported_between(loads: Iterable[tuple[int, int, int]], known: Sequence[in
     """Yields the addresses between two loads that another one may have consumed whose report is missing.
 
     Each change of a table has a number of its own, and each load begins where the one before it ended.
-    `loads`: the number and the addresses of each load. `known`: the numbers of all changes that were reported,
-    in order.
+    `loads`: the number and the addresses of each load. `known`: the numbers of all changes that were
+    reported, in order.
     """
     last, reach = -1, -1
     reads = (load for load in loads if load[1] < load[2])

@@ -122,7 +122,9 @@ def needed_numbers(
     """
     if len(named.of(datacenter)) == 1:
         held = {
-            hour_ms: log.spans[DATACENTER_TIER] for (name, _, hour_ms), log in logs.items() if name == datacenter
+            hour_ms: log.spans[DATACENTER_TIER]
+            for (name, _, hour_ms), log in logs.items()
+            if name == datacenter
         }
         of_hours = ((hour_ms, hour.claims) for (name, hour_ms), hour in hours.items() if name == datacenter)
         if not any(_is_missing(claims, held.get(hour_ms, [])) for hour_ms, claims in of_hours):

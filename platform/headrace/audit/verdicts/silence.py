@@ -155,8 +155,8 @@ def _unread_logs(
             Status.UNKNOWN if at_ms < now_ms - policy.delay_ms else Status.PENDING,
             PRODUCER_HOP,
             f"{evidence.datacenter}'s auditor has not read partition {partition} of {evidence.topic} since "
-            f"{phrases.instant(at_ms)}, so it is not known what it holds of {phrases.hour(evidence.hour_ms)}; "
-            "has it a leader?",
+            f"{phrases.instant(at_ms)}, so it is not known what it holds of "
+            f"{phrases.hour(evidence.hour_ms)}; has it a leader?",
             partition=partition,
         )
 
