@@ -273,7 +273,7 @@ def test_counted_events_that_rot_are_one_corrupt_finding_of_their_hour(
 
 
 def test_what_was_lost_does_not_lie_in_what_rotted_after_it_was_counted() -> None:
-    """A publisher's last batch never arrived; a follower's disk is damaged at a later batch of another one."""
+    """A publisher's last batch never arrived; a follower's disk rotted at a later batch of another one."""
     sent = [*BATCHES[:2], Batch(0, 8, 0, 0, 10, HOUR_A)]
     log = PartitionBytes()
     for batch in (sent[0], sent[2]):

@@ -29,7 +29,7 @@ from headrace.audit.counting.standing import Mark, Marks, Standings, marks_of
 from headrace.audit.evidence import PRODUCER_HOP, Policy, Status
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
-from headrace.audit.topic.records import CorruptRecord, DATACENTER_TIER, HeartbeatRecord
+from headrace.audit.topic.records import DATACENTER_TIER, CorruptRecord, HeartbeatRecord
 from headrace.client import Admin, Producer
 from headrace.client.cluster import PartitionInfo, TopicInfo
 from headrace.client.errors import NetworkError

@@ -41,10 +41,11 @@ class SaidBefore:
         key, place = (record.topic, record.log_partition), (record.from_address, record.to_address)
         if not record.cause:
             self.forget(key, place)
-        elif record.in_tally and record.cause.startswith(OTHER_BYTES):
-            if sum(map(len, self._places.values())) < PLACES_MAX:
-                places = self._places.setdefault(key, {})
-                places.setdefault(place, _Place(record.cause, record.topic_id)).cause = record.cause
+            return
+        is_meant = record.in_tally and record.cause.startswith(OTHER_BYTES)
+        if is_meant and sum(map(len, self._places.values())) < PLACES_MAX:
+            places = self._places.setdefault(key, {})
+            places.setdefault(place, _Place(record.cause, record.topic_id)).cause = record.cause
 
     def forget(self, key: Key, place: Interval) -> None:
         """Forgets a range, of which this process says now what is so."""

@@ -48,9 +48,7 @@ class LoadedRanges(NamedTuple):
     unreported: list[Interval]
 
 
-def loaded_ranges(
-    connection: Connection, *where: ColumnElement[bool]
-) -> Iterator[tuple[int, LoadedRanges]]:
+def loaded_ranges(connection: Connection, *where: ColumnElement[bool]) -> Iterator[tuple[int, LoadedRanges]]:
     """Yields (analysis partition, ranges). `where`: conditions on `load_ranges` that select one table."""
     table = tables.load_ranges
     names = ("log_partition", "load_sequence", "from_address", "to_address", "from_source")

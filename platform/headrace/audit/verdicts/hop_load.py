@@ -208,11 +208,9 @@ def _status_of_unloaded(
     if fate is _Fate.UNREPORTED:
         start, end = next(each for each in place.unreported if overlaps([each], *extent))
         changes = "the table was changed between the loads before and behind them"
-        return (
-            Status.UNKNOWN,
-            f"are in no load that was reported: {changes} (addresses {start} to {end}), by a load whose "
-            "report is missing, or by something that loads nothing",
-        )
+        by_what = "by a load whose report is missing, or by something that loads nothing"
+        where = f"{changes} (addresses {start} to {end})"
+        return Status.UNKNOWN, f"are in no load that was reported: {where}, {by_what}"
     overdue, end = phrases.duration(age_ms - policy.load_delay_ms), warehouse.cover[-1][1]
     return Status.UNKNOWN, f"are overdue by {overdue}: loads have consumed up to address {end}"
 

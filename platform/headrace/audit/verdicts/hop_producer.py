@@ -41,7 +41,6 @@ from headrace.audit.verdicts.corruption import (
 from headrace.audit.verdicts.hop_counts import judge_counts
 from headrace.audit.verdicts.silence import judge_silence
 
-
 STARTED_SLACK_MS: Final = 5 * 60_000  # clocks that are less off are not put right (`audit.store.clocks`)
 
 
