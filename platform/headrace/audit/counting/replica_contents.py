@@ -146,8 +146,8 @@ class ReplicaContents:
         """Forgets what brokers hold that have no replica of the partition any more; returns the records."""
         changed: dict[Key, None] = {}
         for (key, expected), by_broker in list(self._differences.items()):
-            holders = replicas[key].replicas if key in replicas else by_broker
-            for number in by_broker.keys() - set(holders):
+            holders = set(replicas[key].replicas if key in replicas else by_broker.keys())
+            for number in by_broker.keys() - holders:
                 del by_broker[number]
                 changed[key] = None
             if not by_broker:
