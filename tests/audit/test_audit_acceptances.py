@@ -11,18 +11,26 @@ from fix_audit_world import (
     DC,
     HOUR_A,
     NOW_MS,
+    REPORTED_MS,
     TOPIC,
+    WAREHOUSE,
     Batch,
     PartitionBytes,
+    damaged,
     everything_reported,
+    load_of,
     received,
     report_of,
 )
-from headrace.audit.evidence import Status
+from headrace.audit.evidence import LOAD_HOP, Finding, Status
 from headrace.audit.repair.repairing import judged
 from headrace.audit.report.report import is_complete, report
+from headrace.audit.store import upkeep
 from headrace.audit.store.store import AuditStore
-from headrace.audit.topic.acceptances import AcceptanceRecord, acceptable, digest_of
+from headrace.audit.times import HOUR_MS
+from headrace.audit.topic.acceptances import AcceptanceRecord, acceptable, digest_of, digests_of
+from headrace.audit.topic.load_report import LoadedPartition, LoadReport
+from headrace.audit.topic.records import ANALYSIS_TIER, DATACENTER_TIER, RangeTally
 from headrace.audit.topic.resent import ResentRecord
 from headrace.audit.topic.validity import ImpossibleRecordError, check
 
@@ -100,6 +108,62 @@ def test_what_is_pending_or_unknown_is_never_accepted() -> None:
     store.fold([received(said, time_ms=SAID_MS)])
     ((_, after),) = judged(store, TOPIC, [HOUR_A], now_ms=NOW_MS)
     assert (after.findings, after.accepted) == (verdict.findings, ())
+    store.close()
+
+
+def test_an_acceptance_of_what_loads_lost_outlives_the_next_load() -> None:
+    """Where the rows are that loads did not write, nobody knows: the finding has no addresses that grow."""
+    log = PartitionBytes()
+    for batch in BATCHES:
+        log.append(batch.encode())
+    whole = load_of({0: log}).partitions[0]
+    hour = whole.hours[0]._replace(rows=59, distinct_offsets=59, content=None)
+    first = LoadReport(WAREHOUSE, TOPIC, 0, REPORTED_MS, (whole._replace(hours=(hour,)),))
+    store = AuditStore("sqlite://")
+    store.fold(everything_reported(BATCHES, {0: log}, load=first))
+    store.fold([received(acceptance(store), time_ms=SAID_MS)])
+    end = log.end
+    log.append(Batch(0, 7, 0, 60, 10, HOUR_A + HOUR_MS).encode())
+    store.fold(received(log.tally(tier, 0, 6, 7)) for tier in (DATACENTER_TIER, ANALYSIS_TIER))
+    store.fold([received(LoadReport(WAREHOUSE, TOPIC, 1, REPORTED_MS, (LoadedPartition(0, end, log.end),)))])
+    verdict = report(store, now_ms=NOW_MS).verdicts[0]
+    assert (verdict.status, len(verdict.accepted)) == (Status.COMPLETE, 1)
+    store.close()
+
+
+def test_an_acceptance_outlives_the_merging_of_old_tallies() -> None:
+    log = PartitionBytes()
+    batches = [replace(batch, bucket_ms=HOUR_A) for batch in BATCHES]
+    for batch in batches:
+        log.append(batch.encode())
+    store = AuditStore("sqlite://")
+    everything = everything_reported(batches, {0: log})
+    store.fold(each for each in everything if not isinstance(each.record, RangeTally))
+    for tier, held in ((DATACENTER_TIER, log), (ANALYSIS_TIER, damaged(log, 2))):
+        store.fold(received(held.tally(tier, 0, at, at + 1)) for at in range(6))
+    said = acceptance(store)
+    assert ["sequences 20 to 29" in text for text in said.texts] == [True, False]
+    store.fold([received(said, time_ms=SAID_MS)])
+    for _ in range(2):
+        (verdict,) = report(store, now_ms=NOW_MS).verdicts
+        assert (verdict.status, len(verdict.accepted)) == (Status.COMPLETE, 2), verdict.findings
+        upkeep.merge(store, NOW_MS)
+    store.close()
+
+
+def test_files_with_as_many_rows_are_accepted_one_by_one() -> None:
+    files = [Finding(Status.LOST, LOAD_HOP, "gone", 7, path=f"/data/{name}") for name in "ab"]
+    assert len({digest_of(TOPIC, DC, HOUR_A, each) for each in files}) == 2
+
+
+def test_what_an_earlier_version_accepted_stays_so_and_can_be_withdrawn() -> None:
+    store = store_without(2)
+    ((_, verdict),) = judged(store, TOPIC, [HOUR_A], now_ms=NOW_MS)
+    earlier = [digests_of(TOPIC, DC, HOUR_A, each)[-1] for each in verdict.findings]
+    assert set(earlier).isdisjoint(acceptable(verdict))
+    store.fold([received(acceptance(store, digests=tuple(earlier)), time_ms=SAID_MS)])
+    ((_, verdict),) = judged(store, TOPIC, [HOUR_A], now_ms=NOW_MS)
+    assert (verdict.status, len(verdict.accepted)) == (Status.COMPLETE, 1)
     store.close()
 
 

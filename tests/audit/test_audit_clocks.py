@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ from fix_audit_world import (
     report_of,
 )
 from headrace.audit.evidence import PRODUCER_HOP, Policy, Status, Verdict
+from headrace.audit.gathering import gather
 from headrace.audit.report.report import report
 from headrace.audit.store.clocks import OFF_MIN_MS, skew_between
 from headrace.audit.store.store import AuditStore
@@ -115,9 +117,87 @@ def test_what_the_store_could_not_take_at_first_is_measured_when_it_does(skew_ms
     assert ["is ahead by 50 min" in each for each in verdict.notes] == ([True] if skew_ms else [])
 
 
+@pytest.mark.parametrize("behind_s", [0, 60, 299])
+def test_what_a_publisher_with_a_clock_a_little_behind_said_last_is_not_lost_before_it_was_counted(
+    behind_s: int,
+) -> None:
+    """It closes two seconds after a heartbeat, and says an earlier time: that heartbeat did not follow it."""
+    empty = received(replace(heartbeat(DATACENTER_TIER, {0: PartitionBytes()}), beat=REPORTED_MS))
+    closing = received(report_of("p", [BATCH]), time_ms=REPORTED_MS + 2_000 - behind_s * 1_000)
+    store = AuditStore("sqlite://")
+    policy = Policy(hops=(PRODUCER_HOP,))
+    for records, status in (
+        ([empty, closing], Status.PENDING),
+        ([*map(received, counted(DATACENTER_TIER, {0: LOG})), beat(REPORTED_MS + 8_000)], Status.COMPLETE),
+    ):
+        store.fold([each._replace(log=LOG_OF_REPORTS) for each in records])
+        (verdict,) = report(store, TOPIC, policy=policy, now_ms=REPORTED_MS + 3_000).verdicts
+        assert (verdict.status, verdict.notes) == (status, ()), verdict.findings
+    store.close()
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_heartbeats_count_once_an_auditors_clock_was_set_back(at_once: bool) -> None:
+    """A host starts with its clock an hour ahead, which is put right. For an hour the heartbeats before that
+    seemed to be the newest: what a publisher had just sent when it closed was lost at once.
+    """
+    empty = heartbeat(DATACENTER_TIER, {0: PartitionBytes()})
+
+    def at(time_ms: int) -> ReceivedRecord:
+        return received(replace(empty, beat=time_ms), time_ms=time_ms)
+
+    ahead_ms = REPORTED_MS + 60 * MINUTE_MS
+    records = [at(ahead_ms), at(ahead_ms + 5_000), at(REPORTED_MS), at(REPORTED_MS + 5_000)]
+    records.append(received(report_of("p", [BATCH]), time_ms=REPORTED_MS + 6_000))
+    in_log = [each._replace(log=LOG_OF_REPORTS) for each in records]
+    store = AuditStore("sqlite://")
+    for some in [in_log] if at_once else [[each] for each in in_log]:
+        store.fold(some)
+    policy = Policy(hops=(PRODUCER_HOP,))
+    (verdict,) = report(store, TOPIC, policy=policy, now_ms=REPORTED_MS + 7_000).verdicts
+    assert verdict.status is Status.PENDING, verdict.findings
+    with store.reading() as connection:
+        (evidence,) = gather.evidence(connection, TOPIC, [HOUR_A])
+    (place,) = evidence.partitions.values()
+    assert place.datacenter.heartbeat == (REPORTED_MS + 5_000, 0, 0)
+    store.close()
+
+
 def test_how_much_a_clock_is_off_lies_between_two_heartbeats() -> None:
     assert skew_between(100, 50, 150) == 0
     assert skew_between(150 + OFF_MIN_MS, 50, 150) == 0
     assert skew_between(151 + OFF_MIN_MS, 50, 150) == OFF_MIN_MS + 1
     assert skew_between(49 - OFF_MIN_MS, 50, 150) == -OFF_MIN_MS - 1
     assert skew_between(-(10**9), None, 150) == 0
+
+
+@pytest.mark.parametrize("skew_ms", [59 * MINUTE_MS, -59 * MINUTE_MS])
+def test_an_auditor_that_starts_again_forgets_no_clock_and_learns_that_one_is_right(
+    tmp_path: Path, skew_ms: int
+) -> None:
+    """The clock is off; the process that folds starts again; the clock is still off, and then put right."""
+    url = f"sqlite:///{tmp_path}/audit.db"
+    records = [received(each) for each in counted(DATACENTER_TIER, {0: LOG})]
+    for number, now_skew_ms in enumerate((skew_ms, skew_ms, skew_ms, 0, 0)):
+        at_ms = REPORTED_MS + number * 10_000
+        records += [beat(at_ms), said(number + 1, at_ms + 5_000, now_skew_ms), beat(at_ms + 6_000)]
+        store = AuditStore(url)
+        store.fold([each._replace(log=LOG_OF_REPORTS) for each in records])
+        policy = Policy(hops=(PRODUCER_HOP,))
+        (verdict,) = report(store, TOPIC, policy=policy, now_ms=at_ms + 7_000).verdicts
+        store.close()
+        assert [len(verdict.notes), verdict.status] == [bool(now_skew_ms), Status.COMPLETE], number
+        records = []
+
+
+def test_behind_is_a_clock_only_if_the_heartbeat_before_is_known(tmp_path: Path) -> None:
+    """The first heartbeat after a start says nothing of a clock that is behind: nor that it is right now."""
+    url, behind_ms = f"sqlite:///{tmp_path}/audit.db", -59 * MINUTE_MS
+    first = [beat(REPORTED_MS), said(1, REPORTED_MS + 5_000, behind_ms), beat(REPORTED_MS + 6_000)]
+    second = [said(2, REPORTED_MS + 15_000, behind_ms), beat(REPORTED_MS + 16_000)]
+    for records in ([*map(received, counted(DATACENTER_TIER, {0: LOG})), *first], second):
+        store = AuditStore(url)
+        store.fold([each._replace(log=LOG_OF_REPORTS) for each in records])
+        (verdict,) = report(store, TOPIC, policy=Policy(hops=(PRODUCER_HOP,)), now_ms=REPORTED_MS).verdicts
+        assert ["is behind by" in each for each in verdict.notes] == [True]
+        store.close()

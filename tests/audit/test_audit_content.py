@@ -26,7 +26,7 @@ from fix_audit_world import (
     received,
     report_of,
 )
-from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Finding, Status
+from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Finding, Policy, Status
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
 from headrace.audit.topic.claimed_ranges import contents_of, merge_ranges
@@ -302,3 +302,22 @@ def test_what_a_range_of_two_pieces_holds_is_not_known() -> None:
     known = {each[1:5]: each.content for tally in kept.changed() for each in tally.ranges}
     assert known[7, 0, 0, 4] is None and known[7, 0, 10, 14] is None
     assert known[7, 1, 0, 4] == _identity(0, 1, 5).content
+
+
+def test_a_copy_with_as_many_other_events_without_producer_id_is_not_complete() -> None:
+    """The source lost its last events when a broker without them led, and took as many others since."""
+    batches = [Batch(0, -1, -1, -1, count, HOUR_A) for count in (5, 5, 2, 3)]
+    log, copy = PartitionBytes(), PartitionBytes()
+    for batch in batches:
+        log.append(batch.encode())
+    for batch in batches[:2]:
+        copy.append(batch.encode())
+    copy.append(batches[0].encode())
+    policy = Policy(hops=(MIRROR_HOP,))
+    for held, status in ((log, Status.COMPLETE), (copy, Status.UNKNOWN)):
+        store = AuditStore("sqlite://")
+        store.fold(everything_reported([], {0: log}, {0: held}))
+        (verdict,) = report(store, TOPIC, policy=policy, now_ms=NOW_MS).verdicts
+        store.close()
+        assert verdict.status is status, verdict.findings
+        assert verdict.counts[1:3] == (15, 15)

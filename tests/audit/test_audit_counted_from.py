@@ -20,7 +20,9 @@ from fix_audit_world import (
     TOPIC,
     Batch,
     PartitionBytes,
+    counted,
     everything_reported,
+    heartbeat,
     received,
     report_of,
 )
@@ -123,6 +125,35 @@ def test_of_what_is_not_counted_yet_nobody_knows_whether_it_is_of_the_hour(
     assert (verdict.hour_ms, verdict.status) == (HOUR_A, status)
     if status is not Status.COMPLETE:
         assert "has counted partition 0 up to address" in verdict.findings[0].text
+
+
+@pytest.mark.parametrize(
+    ("read_to_ms", "now_ms", "status"),
+    [
+        (HOUR_A + HOUR_MS, NOW_MS, Status.COMPLETE),
+        (HOUR_A + HOUR_MS - 1, HOUR_A + HOUR_MS + 60_000, Status.PENDING),
+        (HOUR_A + HOUR_MS - 1, NOW_MS, Status.UNKNOWN),
+    ],
+)
+def test_of_a_log_that_the_auditor_cannot_read_nobody_knows_what_it_got(
+    read_to_ms: int, now_ms: int, status: Status
+) -> None:
+    """Its leader answers producers, and not the auditor, which reads the topic's other log."""
+    logs = {**log_of(IN_HOUR_A), 1: PartitionBytes()}
+
+    def beat(partition: int, time_ms: int) -> ReceivedRecord:
+        told = heartbeat(DATACENTER_TIER, {partition: logs[partition]})
+        return received(replace(told, beat=time_ms), time_ms=time_ms)
+
+    store = AuditStore("sqlite://")
+    store.fold(map(received, counted(DATACENTER_TIER, {0: logs[0]})))
+    store.fold([declared(Change(ANY)), beat(1, read_to_ms), beat(0, now_ms)])
+    policy = Policy(hops=(PRODUCER_HOP,))
+    (verdict,) = report(store, TOPIC, policy=policy, now_ms=now_ms).verdicts
+    store.close()
+    assert verdict.status is status
+    if status is not Status.COMPLETE:
+        assert "has not read partition 1 of page-view since 2015-05-17 11:59" in verdict.findings[0].text
 
 
 # --- counted from the log on ---

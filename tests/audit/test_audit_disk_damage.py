@@ -27,6 +27,7 @@ from fix_registry import StartRegistry
 from headrace.audit.batches.raw_reader import RawBytes
 from headrace.audit.counting.disk_damage import RANGES_PER_ASK_MAX, DiskDamage
 from headrace.audit.counting.partition_counter import CountedPartition, PartitionCounter, SourcePartition
+from headrace.audit.counting.standing import Marks
 from headrace.audit.evidence import Finding, Status
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
@@ -34,6 +35,7 @@ from headrace.audit.times import HOUR_MS
 from headrace.audit.topic.records import ANALYSIS_TIER, DATACENTER_TIER, CorruptRecord, ReceivedRecord
 from headrace.client import Admin, Producer
 from headrace.client.admin import ClusterDescription, ConfigEntry
+from headrace.client.cluster import PartitionInfo, TopicInfo
 from headrace.client.errors import NetworkError, UnsupportedApiError
 from headrace.wire.batch import hop
 from headrace.wire.damaged_ranges import PREFIX, DamagedRange
@@ -146,6 +148,41 @@ def test_a_broker_that_is_silent_takes_nothing_back() -> None:
     assert [each.cause for each in disks.news(counters())] == [""]
 
 
+def test_the_damage_of_a_broker_that_has_no_replica_any_more_is_taken_back() -> None:
+    brokers = Brokers()
+    brokers.known = {1: [], 2: [ROT]}
+    disks = asking(brokers)
+
+    def causes(*replicas: int) -> list[str]:
+        topics = {TOPIC: TopicInfo(TOPIC, {0: PartitionInfo(0, 1, 0, replicas, replicas)})}
+        return [each.cause for each in disks.news(counters(), {}, topics)]
+
+    assert causes(1, 2) == ["on the disk of broker 2, after it was counted: wrong checksum"]
+    del brokers.known[2]
+    assert causes(1, 2) == [], "it may come back with its disk"
+    assert causes(1, 3) == [""]
+    assert causes(1, 3) == []
+    brokers.known[2] = [ROT]
+    assert causes(1, 3) == []
+
+
+def test_what_a_recount_makes_the_store_forget_is_said_again() -> None:
+    """A follower's disk is still damaged when people have the log counted again, which reads its leader."""
+    brokers = Brokers()
+    brokers.known = {1: [], 2: [ROT]}
+    disks = asking(brokers)
+    marks = Marks()
+    assert len(disks.news(counters(), marks.went_back)) == 1
+    assert disks.news(counters(), marks.went_back) == []
+    marks.go_back((TOPIC, 0), 0)
+    assert disks.news(counters(START), marks.went_back) == [], "it is not counted yet"
+    [again] = disks.news(counters(), marks.went_back)
+    assert again.cause == "on the disk of broker 2, after it was counted: wrong checksum"
+    assert disks.news(counters(), marks.went_back) == []
+    marks.go_back(("other", 0), 0)
+    assert disks.news(counters(), marks.went_back) == []
+
+
 @pytest.mark.parametrize("problem", ["header", "refused", "cut", "no bytes of its own", "offline"])
 def test_a_range_whose_header_cannot_be_believed_is_named_by_its_addresses(problem: str) -> None:
     rotten = bytearray(LOG.data)
@@ -233,6 +270,22 @@ def test_counted_events_that_rot_are_one_corrupt_finding_of_their_hour(
     else:
         # The tally is one range over all hours of the producer's log there.
         assert HOUR_A in hours
+
+
+def test_what_was_lost_does_not_lie_in_what_rotted_after_it_was_counted() -> None:
+    """A publisher's last batch never arrived; a follower's disk rotted at a later batch of another one."""
+    sent = [*BATCHES[:2], Batch(0, 8, 0, 0, 10, HOUR_A)]
+    log = PartitionBytes()
+    for batch in (sent[0], sent[2]):
+        log.append(batch.encode())
+    cause = "on the disk of broker 2, after it was counted: wrong checksum"
+    rotten = replace(NAMELESS, from_address=log.cuts[1], to_address=log.cuts[2], cause=cause)
+    store = AuditStore("sqlite://")
+    store.fold([*everything_reported(sent, {0: log}), received(rotten)])
+    found = [each for verdict in report(store, TOPIC, now_ms=NOW_MS).verdicts for each in verdict.findings]
+    store.close()
+    assert [each.sequences for each in found if each.status is Status.LOST] == [(10, 19)]
+    assert Status.CORRUPT in {each.status for each in found}
 
 
 @pytest.mark.parametrize("said", [SAID, NAMELESS], ids=["by its header", "by its place"])

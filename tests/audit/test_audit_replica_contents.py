@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from fix_audit import StartAuditor, wait_for
-from fix_audit_world import BUCKET_MS, DC, HOUR_A, TOPIC, Batch, PartitionBytes, resealed
+from fix_audit_world import BUCKET_MS, DC, HOUR_A, TOPIC, Batch, PartitionBytes, received, resealed
 from fix_broker import StartCluster
 from fix_registry import StartRegistry
+from headrace.audit.counting.narrowing import Expected, differing_places
 from headrace.audit.counting.partition_counter import (
     CountedContent,
     CountedPartition,
@@ -19,17 +20,16 @@ from headrace.audit.counting.partition_counter import (
     SourcePartition,
 )
 from headrace.audit.counting.replica_contents import (
-    Expected,
     Question,
     ReplicaContents,
-    differing_places,
     expected_of,
 )
+from headrace.audit.counting.said_before import SAY_S
 from headrace.audit.counting.standing import Mark, Marks, Standings, marks_of
 from headrace.audit.evidence import PRODUCER_HOP, Policy, Status
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
-from headrace.audit.topic.records import DATACENTER_TIER, HeartbeatRecord
+from headrace.audit.topic.records import DATACENTER_TIER, CorruptRecord, HeartbeatRecord
 from headrace.client import Admin, Producer
 from headrace.client.cluster import PartitionInfo, TopicInfo
 from headrace.client.errors import NetworkError
@@ -194,12 +194,25 @@ class Comparing:
         ids = tuple(brokers.folders)
         self.topics = {TOPIC: TopicInfo(TOPIC, {0: PartitionInfo(0, 1, 0, ids, ids)})}
         self.rounds = 8 * len(ids)
+        self.now_s = 1e9
+        self.records: list[CorruptRecord] = []
 
     def news(self) -> list[tuple[int, int, str]]:
         found = []
         for _ in range(self.rounds):
-            found += self.replicas.news(self.counters, self.marks, self.topics, 1e9)
+            found += self.replicas.news(self.counters, self.marks, self.topics, self.now_s)
+        self.records += found
         return [(each.from_address, each.to_address, each.cause) for each in found]
+
+    def started_again(self, brokers: Brokers) -> Comparing:
+        """Another process, which reads in the audit topic what this one said, and keeps no older marks."""
+        again = Comparing(brokers)
+        newest = self.marks.of(KEY)[-1]
+        again.marks.go_back(KEY, 0)
+        again.marks.note(KEY, newest)
+        for record in self.records:
+            again.replicas.learn(received(record))
+        return again
 
 
 @pytest.mark.parametrize("limit", [1_000, 2], ids=["at once", "piece by piece"])
@@ -259,6 +272,54 @@ def test_a_difference_that_is_counted_anew_is_forgotten(tmp_path: Path) -> None:
     comparing.marks.go_back(KEY, LOG.cuts[3])
     comparing.counters[KEY].skip_to(LOG.end)  # counted again when anybody looks
     assert comparing.news() == [(LOG.cuts[3], LOG.cuts[6], "")]
+    assert comparing.news() == []
+
+
+@pytest.mark.parametrize("mended", ["before the start", "after it"])
+def test_what_an_auditor_named_its_successor_takes_back(tmp_path: Path, mended: str) -> None:
+    """With one replica a place is as wide as the counts: its successor, which knows fewer, has a wider."""
+    place, whole = (LOG.cuts[3], LOG.cuts[6]), (0, LOG.end)
+    brokers = Brokers(tmp_path, resealed_at(LOG.data, LOG.cuts[4], LOG.cuts[5]))
+    first = Comparing(brokers)
+    assert [each[:2] for each in first.news()] == [place]
+    if mended == "before the start":
+        brokers.write(1, LOG.data)
+    second = first.started_again(brokers)
+    again = [(*place, first.records[0].cause)]
+    if mended == "before the start":
+        assert second.news() == [*again, (*place, "")]
+    else:
+        found = second.news()
+        assert [each[:2] for each in found] == [place, whole] and found[:1] == again
+        brokers.write(1, LOG.data)
+        assert sorted(second.news()) == [(*whole, ""), (*place, "")]
+    assert second.news() == []
+    third = second.started_again(brokers)
+    assert third.news() == [], "it was taken back"
+
+
+def test_a_successor_waits_for_all_replicas(tmp_path: Path) -> None:
+    changed = resealed_at(LOG.data, LOG.cuts[4], LOG.cuts[5])
+    brokers = Brokers(tmp_path, LOG.data, changed)
+    first = Comparing(brokers)
+    assert len(first.news()) == 1
+    brokers.write(2, LOG.data)
+    brokers.silent = {2}
+    second = first.started_again(brokers)
+    assert [cause for *_, cause in second.news()] == [first.records[0].cause], "the other one is right"
+    brokers.silent = set()
+    second.rounds = 100
+    assert second.news() == [(LOG.cuts[4], LOG.cuts[5], "")]
+
+
+def test_what_differs_is_said_again_and_not_of_a_broker_that_has_left(tmp_path: Path) -> None:
+    brokers = Brokers(tmp_path, LOG.data, resealed_at(LOG.data, LOG.cuts[4], LOG.cuts[5]), LOG.data)
+    comparing = Comparing(brokers)
+    [said] = comparing.news()
+    comparing.now_s += SAY_S
+    assert comparing.news() == [said]
+    comparing.topics = {TOPIC: TopicInfo(TOPIC, {0: PartitionInfo(0, 1, 0, (1, 3), (1, 3))})}
+    assert comparing.news() == [(LOG.cuts[4], LOG.cuts[5], "")]
     assert comparing.news() == []
 
 

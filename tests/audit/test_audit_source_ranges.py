@@ -100,6 +100,23 @@ def test_what_lies_in_a_gap_of_the_copy_is_lost_and_can_be_taken_from_the_source
     assert ranges == [SourceRange(0, 0, LOW, HIGH, 10)]
 
 
+def test_two_gaps_within_the_ten_minutes_of_a_producer_are_both_lost() -> None:
+    """Retention overtook the mirror twice; the source's events there are counted as one span."""
+    log = log_of([Batch(0, 12, 0, first, 5, HOUR_A) for first in range(0, 30, 5)])
+    gaps = [
+        GapRecord(ANALYSIS_TIER, DC, TOPIC, 0, log.cuts[at], log.cuts[at + 1], "retention", accepted=True)
+        for at in (1, 3)
+    ]
+    store = AuditStore("sqlite://")
+    store.fold(map(received, [*counted(DATACENTER_TIER, {0: log}), heartbeat(DATACENTER_TIER, {0: log})]))
+    store.fold(received(log.tally(ANALYSIS_TIER, 0, *each)) for each in ((0, 1), (2, 3), (4, 6)))
+    store.fold(map(received, [*gaps, heartbeat(ANALYSIS_TIER, {0: log})]))
+    ((_, verdict),) = judged(store, TOPIC, [HOUR_A], now_ms=NOW_MS)
+    store.close()
+    found = [(each.status, each.sequences) for each in verdict.findings if each.hop == MIRROR_HOP]
+    assert found == [(Status.LOST, (5, 9)), (Status.LOST, (15, 19))]
+
+
 @by_one_load_or_two
 def test_once_the_warehouse_took_it_from_the_source_the_hour_is_complete_and_says_so(
     loads: Iterable[LoadReport],
@@ -146,8 +163,8 @@ def test_what_loads_read_and_did_not_write_is_refilled_and_what_they_skipped_is_
         store = AuditStore("sqlite://")
         try:
             store.fold(records)
-            ((evidence, verdict),) = judged(store, TOPIC, [HOUR_A], now_ms=NOW_MS)
-            return [is_unwritten(evidence, each) for each in verdict.findings if each.hop == LOAD_HOP]
+            ((_, verdict),) = judged(store, TOPIC, [HOUR_A], now_ms=NOW_MS)
+            return [is_unwritten(each) for each in verdict.findings if each.hop == LOAD_HOP]
         finally:
             store.close()
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from headrace.audit.store.cover import Candidate, choose
 from headrace.audit.store.store import AuditStore, StoreError
 from headrace.audit.times import HOUR_MS
 from headrace.audit.topic.records import ANALYSIS_TIER, DATACENTER_TIER, RangeTally, ReceivedRecord
+from headrace.audit.topic.validity import ADDRESS_MAX
 
 INTERVALS = st.lists(
     st.tuples(st.integers(0, 30), st.integers(0, 30)).filter(lambda i: i[0] < i[1]), max_size=8
@@ -360,3 +362,13 @@ def test_the_choice_among_overlapping_ranges_covers_most_in_any_order(
         if all(a.end <= b.start for a, b in itertools.pairwise(subset)):
             best = max(best, sum(c.end - c.start for c in subset))
     assert sum(c.end - c.start for c in chosen) == best
+
+
+def test_tallies_of_several_topics_of_a_name_are_not_added_beyond_64_bits() -> None:
+    """Two possible records of a stranger; else each report on the topic ended with an error of the store."""
+    store = AuditStore("sqlite://")
+    store.fold(everything_reported(*world(1)))
+    forged = RangeTally(DATACENTER_TIER, DC, TOPIC, 0, 0, 0, ADDRESS_MAX, BUCKET_MS, ())
+    store.fold(received(replace(forged, topic_id=each)) for each in ("a", "b"))
+    assert report(store, now_ms=NOW_MS).verdicts
+    store.close()

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fix_audit_world import (
+    BEAT_MS,
     BUCKET_MS,
     DC,
     HOUR_A,
@@ -330,3 +331,21 @@ def test_an_open_publisher_that_falls_silent_is_pending_then_unknown() -> None:
         store.close()
     pending, unknown = Status.PENDING, Status.UNKNOWN
     assert statuses == [Status.COMPLETE, Status.COMPLETE, pending, pending, unknown]
+
+
+def test_a_gap_that_was_counted_past_before_a_publisher_began_hides_no_loss_of_its() -> None:
+    """Its events cannot lie there; else each loss of a publisher's first events was unknown, for years."""
+    old = [Batch(0, 10, 0, first, 5, HOUR_A) for first in (0, 5, 10)]
+    sent = [Batch(0, 12, 0, first, 5, HOUR_A + HOUR_MS) for first in (0, 5)]
+    log = PartitionBytes()
+    for batch in (*old, sent[1]):
+        log.append(batch.encode())
+    gap = GapRecord(DATACENTER_TIER, DC, TOPIC, 0, log.cuts[1], log.cuts[2], "retention deleted them")
+    long_ago: list[object] = [gap, *(log.tally(DATACENTER_TIER, 0, at, at + 1) for at in (0, 2))]
+    records: list[object] = [log.tally(DATACENTER_TIER, 0, 3, 4), report_of("p", sent)]
+    beat = received(heartbeat(DATACENTER_TIER, {0: log}), time_ms=BEAT_MS)
+    for told_ms, status in ((REPORTED_MS - 10 * HOUR_MS, Status.LOST), (REPORTED_MS, Status.UNKNOWN)):
+        told = [received(each, time_ms=told_ms) for each in long_ago]
+        verdicts = judged([*told, *map(received, records), beat], Policy(hops=(PRODUCER_HOP,)))
+        found = [(each.status, each.sequences) for each in verdicts[-1].findings]
+        assert (verdicts[-1].hour_ms, found) == (HOUR_A + HOUR_MS, [(status, (0, 4))])

@@ -1,4 +1,6 @@
-"""A heartbeat does not say that a log was counted to its end while nobody knows where that is."""
+"""A heartbeat does not say that a log was counted to its end while nobody knows where that is; and an auditor
+that starts again knows all the same how far such a log was counted.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,23 @@ import time
 from types import SimpleNamespace
 from typing import cast
 
-from fix_audit_world import DC, TOPIC
+from fix_audit_world import DC, TOPIC, received
 from fix_client import StartCluster
 from headrace.audit.counting.known_ends import known_ends
 from headrace.audit.counting.partition_counter import PartitionCounter
+from headrace.audit.counting.resuming import LOOK_BACKS_MAX, resume
 from headrace.audit.counting.standing import CountedTally, marks_of
 from headrace.audit.times import END_STALE_MAX_MS
-from headrace.audit.topic.records import DATACENTER_TIER, HeartbeatRecord, PartitionPosition
+from headrace.audit.topic.reader import Polled
+from headrace.audit.topic.records import (
+    DATACENTER_TIER,
+    HeartbeatRecord,
+    PartitionPosition,
+    RangeTally,
+    ReceivedRecord,
+)
 from headrace.client import Consumer
+from headrace.process.clock import now_ms
 from headrace.wire.records import Record, encode_batch
 
 KEY = ("t", 0)
@@ -43,12 +54,65 @@ def test_a_log_whose_fetches_fail_is_left_out_of_heartbeats(fake_cluster: StartC
         assert named(0) == [end], "that it is not counted to its end is still right"
 
 
-def test_tallies_of_a_log_that_a_heartbeat_left_out_are_vouched_for_by_none() -> None:
-    def beat(number: int, *partitions: int) -> HeartbeatRecord:
-        at = [PartitionPosition(DC, TOPIC, each, each, 100, 100) for each in partitions]
-        return HeartbeatRecord(DATACENTER_TIER, number, 0, 1, tuple(at))
+def beat(number: int, *partitions: int) -> HeartbeatRecord:
+    at = [PartitionPosition(DC, TOPIC, each, each, 100, 100) for each in partitions]
+    return HeartbeatRecord(DATACENTER_TIER, number, 0, 1, tuple(at))
 
+
+def test_tallies_of_a_log_that_a_heartbeat_left_out_are_vouched_for_by_none() -> None:
     tallies = [CountedTally(15, (TOPIC, each), 200, "", 100) for each in (0, 1)]
     marks = marks_of([beat(10, 0, 1), beat(20, 0)], tallies)
     assert marks.published_to == {(TOPIC, 1): (200, "")}
     assert marks.published_from == {(TOPIC, 1): 100}
+
+
+MINUTE_MS = 60_000
+LOG = ("_audit", 0)
+
+
+class AuditTopic:
+    """Stands for an `AuditReader` of an audit topic with these records."""
+
+    def __init__(self, records: list[ReceivedRecord]) -> None:
+        self.records = records
+        self.looks = 0
+        self._at = 0
+
+    def seek_to_timestamp(self, timestamp_ms: int) -> None:
+        self.looks += 1
+        times = [each.time_ms for each in self.records]
+        self._at = next((at for at, time_ms in enumerate(times) if time_ms >= timestamp_ms), len(times))
+
+    def ends(self) -> dict[tuple[str, int], int]:
+        return {LOG: len(self.records)}
+
+    def poll(self, _timeout_s: float) -> Polled:
+        return Polled(self.records[self._at :], {LOG: len(self.records)})
+
+
+def test_an_auditor_that_starts_while_a_log_has_no_leader_knows_how_far_it_was_counted() -> None:
+    """Else it counts the log from its beginning, and what an unclean election took stays in the store."""
+    start_ms = now_ms()
+
+    def ago(minutes: int, record: object) -> ReceivedRecord:
+        return received(record, time_ms=start_ms - minutes * MINUTE_MS)
+
+    def counted(minutes: int, *partitions: int) -> ReceivedRecord:
+        return ago(minutes, beat(start_ms - minutes * MINUTE_MS, *partitions))
+
+    unnoted = RangeTally(DATACENTER_TIER, DC, TOPIC, 1, 1, 100, 200, 600_000, ())
+    topic = AuditTopic(
+        [counted(90, 0, 1), counted(60, 0, 1), ago(59, unnoted), counted(58, 0), counted(5, 0), counted(1, 0)]
+    )
+
+    def resumed(*partitions: int) -> tuple[list[int], int]:
+        topic.looks = 0
+        present = {(TOPIC, each) for each in partitions}
+        marks = resume(topic, DC, lambda _: None, lambda: False, present)  # type: ignore[arg-type]
+        if 1 in partitions:
+            assert marks.published_to == {(TOPIC, 1): (200, "")}
+        return [len(marks.of((TOPIC, each))) for each in partitions], topic.looks
+
+    assert resumed(0) == ([1], 1), "what the last minutes name needs no second look"
+    assert resumed(0, 1) == ([1, 1], 2)
+    assert resumed(0, 1, 2) == ([1, 1, 0], LOOK_BACKS_MAX), "of one that was never counted, a day"

@@ -14,6 +14,7 @@ from headrace.client import BatchIdentity
 from headrace.events import reporter as reporter_module
 from headrace.events.handovers import PartTally, SequenceRange
 from headrace.events.header import Origin
+from headrace.events.journal import NoJournal
 from headrace.events.reporter import Reporter, ReportError, split
 from headrace.events.schemas import read_schema
 from headrace.registry.serializers import AvroSerializer
@@ -212,6 +213,25 @@ def test_the_thread_survives_an_error_over_a_dead_publishers_journal(
     assert bench.producer.sends >= 3
     bench.reporter.close()
     assert len(asked) == 1 and "/state/dead.journal" in caplog.text
+
+
+def test_the_journal_is_told_of_cluster_and_reports_while_nobody_else_writes_it() -> None:
+    """Else what `compact` takes the place of may be written: the new file then names no cluster."""
+    bench = Bench()
+    told: list[tuple[str, bool]] = []
+
+    class Journal(NoJournal):
+        def belongs_to(self, _audit_topic_id: UUID) -> None:
+            told.append(("cluster", bench.reporter._lock.locked()))
+
+        def begin_report(self, _report_number: int) -> None:
+            told.append(("report", bench.reporter._lock.locked()))
+
+    bench.reporter._journal = Journal()
+    bench.reporter._at_start = lambda _: bench.reporter._stopping.set()
+    bench.reporter.start()
+    bench.reporter._thread.join(10)
+    assert told == [("report", True), ("cluster", True)]
 
 
 def tally(part: int, ranges: int) -> PartTally:

@@ -162,7 +162,8 @@ class TierEvidence:
 
     `cover` is sorted and disjoint. The warehouse has no heartbeat, and no corrupt batches of its own.
     `first_counted_ms`: when the counted range with the lowest address was counted. `frontier_ms`: the event
-    time to which counting has come, where it lags.
+    time to which counting has come, where it lags. `counted`: up to which address each range was counted, and
+    when.
     """
 
     cover: tuple[Interval, ...] = ()
@@ -172,6 +173,7 @@ class TierEvidence:
     recounts: tuple[Recount, ...] = ()
     first_counted_ms: int | None = None
     frontier_ms: int | None = None
+    counted: tuple[tuple[int, int], ...] = ()
 
     def known(self) -> list[Interval]:
         """Returns what is counted, or set aside as corrupt."""
@@ -194,6 +196,8 @@ class PartitionEvidence:
 
     `log_partition` is the analysis cluster's partition. `contradictions` are problems: ranges that a tier
     counted twice with different results. `taken`: what loads read from the datacenter's own log.
+    `unreported`: addresses between two loads that a change of the table may have consumed of which nobody
+    told the audit.
     """
 
     log_partition: int | None = None
@@ -202,6 +206,7 @@ class PartitionEvidence:
     warehouse: TierEvidence = TierEvidence()
     contradictions: tuple[str, ...] = ()
     taken: tuple[Interval, ...] = ()
+    unreported: tuple[Interval, ...] = ()
 
     def taken_from_source(self) -> list[Interval]:
         """Returns the addresses that the copy never had, and that the warehouse took from the source's log.

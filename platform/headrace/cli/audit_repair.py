@@ -159,7 +159,7 @@ def _plan(store: AuditStore, resender: Resender, topic: str, hours_ms: Sequence[
         problems += planned.problems
         unloaded += sum(f.record_count or 0 for f in verdict.findings if f.hop == LOAD_HOP and _waits(f))
         for finding in verdict.findings:
-            if is_unwritten(evidence, finding):
+            if is_unwritten(finding):
                 refills.setdefault(verdict.hour_ms, []).append(finding.text)
     for hour_ms, why in _unsound(topic, hours_ms, problems).items():
         refills.setdefault(hour_ms, []).extend(why)
@@ -370,13 +370,14 @@ def accept(
 def _named(store: AuditStore, topic: str, hour_ms: int, *, withdraw: bool) -> dict[str, str]:
     """Returns digest → sentence of the hour's findings to accept, or of those that are accepted."""
     from headrace.audit.repair.repairing import judged
-    from headrace.audit.topic.acceptances import acceptable, digest_of
+    from headrace.audit.topic.acceptances import acceptable, digests_of
 
     found: dict[str, str] = {}
     for _, verdict in judged(store, topic, [hour_ms]):
         if withdraw:
             place = (verdict.topic, verdict.datacenter, verdict.hour_ms)
-            found.update((digest_of(*place, each.finding), each.finding.text) for each in verdict.accepted)
+            for each in verdict.accepted:
+                found |= dict.fromkeys(digests_of(*place, each.finding), each.finding.text)
         else:
             found.update((digest, finding.text) for digest, finding in acceptable(verdict).items())
     return found

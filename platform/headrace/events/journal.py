@@ -73,6 +73,7 @@ class JournalError(Exception):
 class Journaled(Protocol):
     """What the counts' owner tells of each change. All calls come from one thread at a time."""
 
+    def belongs_to(self, audit_topic_id: UUID) -> None: ...
     def hand_over(self, topic: str, time_ms: int, bucket_start_ms: int, count: int) -> None: ...
     def batch_closed(self, identity: BatchIdentity) -> None: ...
     def batch_renumbered(self, old: BatchIdentity, new: BatchIdentity) -> None: ...
@@ -84,6 +85,9 @@ class Journaled(Protocol):
 
 class NoJournal:
     """Keeps nothing: for publishers without a state directory."""
+
+    def belongs_to(self, audit_topic_id: UUID) -> None:
+        """Does nothing."""
 
     def hand_over(self, topic: str, time_ms: int, bucket_start_ms: int, count: int) -> None:
         """Does nothing."""

@@ -196,7 +196,8 @@ class Reporter:
 
     def _send(self, tallies: list[PartTally], until_ms: int, closed: bool, deadline: float) -> None:
         self._report_number += 1
-        self._journal.begin_report(self._report_number)
+        with self._lock:
+            self._journal.begin_report(self._report_number)
         time_ms = self._wall_ms()
         record = {
             "header": self._origin.header(time_ms),
@@ -231,7 +232,10 @@ class Reporter:
             try:
                 self.report()
                 if not has_started and self._at_start is not None:
-                    self._at_start(self._producer.topic_id(self._topic))
+                    topic_id = self._producer.topic_id(self._topic)
+                    with self._lock:
+                        self._journal.belongs_to(topic_id)
+                    self._at_start(topic_id)
                 has_started = True
                 if failed:
                     logger.info("%s: reports arrive again", self._origin.service)

@@ -69,14 +69,13 @@ def open_journal(
 def succeed(
     journal: Journal, description: Mapping[str, str | int], report: ReportOf, audit_topic_id: UUID
 ) -> int:
-    """Notes in the publisher's journal which cluster it reports to, and adopts dead ones as `adopt` does.
+    """Adopts the journals of dead publishers beside this one's, as `adopt` does.
 
     `audit_topic_id`: it tells this cluster from an earlier one with the same addresses. Without one, of a
     broker that knows no ids, nothing is adopted.
     """
     if audit_topic_id == NO_UUID:
         return 0
-    journal.belongs_to(audit_topic_id)
     return adopt(journal.path.parent, description, audit_topic_id, report)
 
 

@@ -22,6 +22,9 @@ from headrace.wire.primitives import Buffer
 OTHER_BYTES: Final = "other bytes than were counted are on the disk of"
 """How the cause of a range begins that is readable, and not what was counted
 (`audit.counting.replica_contents`)."""
+ON_DISK: Final = "on the disk"
+"""How the cause of a range begins that a broker's scrub found after it was counted
+(`audit.counting.disk_damage`)."""
 BATCH_SIZE_MAX_BYTES: Final = 128 * 1024 * 1024  # a header that claims more is not believed
 NO_PRODUCER: Final = -1
 

@@ -22,7 +22,6 @@ from headrace.audit.counting.known_ends import known_ends
 from headrace.audit.counting.partition_counter import (
     CountedPartition,
     PartitionCounter,
-    counted_partition,
     heartbeat,
     partitions_status,
 )
@@ -30,7 +29,7 @@ from headrace.audit.counting.replica_contents import ASK_S, PASSES_EVERY_S, Repl
 from headrace.audit.counting.resuming import count_again, deleted_part, log_starts, resume
 from headrace.audit.counting.salvage import count_past_damage
 from headrace.audit.counting.set_aside_again import SetAsidePlaces
-from headrace.audit.counting.settings import AuditorSettings, named_id, sources_of
+from headrace.audit.counting.settings import AuditorSettings, counted_partitions, named_id
 from headrace.audit.counting.standing import Standings, TopicMadeAgainError
 from headrace.audit.topic.publish import AuditPublisher, AuditPublishError, UnpublishableRecordError
 from headrace.audit.topic.reader import AuditReader, ReportedProducers
@@ -171,12 +170,15 @@ class Auditor:
         """Learns how far the log of each partition was counted."""
         self._reader.register_schemas()
         self._reader.discover()
+        present = counted_partitions(self.settings, self._mirrors, self._admin.topics())
+        keys = {(each.topic, each.log_partition) for each in present}
         where, is_stopping = self.settings.datacenter, self._stopping.is_set
-        self._standings.marks = resume(self._reader, where, self._learn, is_stopping)
+        self._standings.marks = resume(self._reader, where, self._learn, is_stopping, keys)
 
     def _learn(self, received: ReceivedRecord) -> None:
         self._producers.learn(received)
         self._places.learn(received)
+        self._replicas.learn(received)
 
     # --- counting ---
 
@@ -186,18 +188,14 @@ class Auditor:
         self._topic_ids = {name: info.topic_id for name, info in found.items()}
         self._forget_deleted({(name, partition) for name in found for partition in found[name].partitions})
         ids = {name: named_id(topic_id) for name, topic_id in self._topic_ids.items()}
-        names = list(filter(self.settings.counts, found))
-        sources = None if self._mirrors is None else sources_of(self._mirrors, names)
         fresh: list[CountedPartition] = []
-        for name in sorted(names):
-            for number in found[name].partitions:
-                partition = counted_partition(self.settings.datacenter, name, number, sources, ids[name])
-                counter = self._counters.get((name, number))
-                if partition is not None and counter is None:
-                    fresh.append(partition)
-                elif partition is not None and counter is not None and counter.partition != partition:
-                    self._unpublished += counter.cut()
-                    counter.partition = partition  # it is known now whose copy this is
+        for partition in counted_partitions(self.settings, self._mirrors, found):
+            counter = self._counters.get((partition.topic, partition.log_partition))
+            if counter is None:
+                fresh.append(partition)
+            elif counter.partition != partition:
+                self._unpublished += counter.cut()
+                counter.partition = partition  # it is known now whose copy this is
         if not fresh:
             return
         starts = log_starts(self._admin, {partition.topic for partition in fresh})
@@ -278,7 +276,8 @@ class Auditor:
         now_s, counters = time.monotonic(), self._counters
         if now_s >= self._ask_disks_at_s:
             self._ask_disks_at_s = now_s + ASK_DISKS_S
-            self._unpublished += [*self._disks.news(counters), *self._places.news(counters)]
+            self._unpublished += self._disks.news(counters, self._standings.marks.went_back, self._topics)
+            self._unpublished += self._places.news(counters)
         self._unpublished += self._replicas.news(counters, self._standings.marks, self._topics, now_s)
 
     def _feed(self, batches: FetchedBatches) -> None:

@@ -10,11 +10,12 @@ import logging
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from headrace.audit.batches.damage import Damage, damage_of, walk
+from headrace.audit.batches.damage import ON_DISK, Damage, damage_of, walk
 from headrace.audit.batches.raw_reader import RawReader
 from headrace.audit.counting.partition_counter import PartitionCounter
 from headrace.audit.topic.records import CorruptRecord
 from headrace.client import Admin
+from headrace.client.cluster import TopicInfo
 from headrace.client.errors import ClientError, UnsupportedApiError
 from headrace.wire.damaged_ranges import DamagedRange, parse
 from headrace.wire.errors import ErrorCode
@@ -45,21 +46,34 @@ class DiskDamage:
         self._admin = Admin(bootstrap, client_id=client_id, timeout_ms=ASK_TIMEOUT_MS)
         self._raw = raw
         self._said: dict[_Place, dict[int, str]] = {}  # the brokers whose disks are damaged there, and why
+        self._went_back: dict[Key, int] = {}
 
     def close(self) -> None:
         self._admin.close()
 
-    def news(self, counters: Mapping[Key, PartitionCounter]) -> list[CorruptRecord]:
+    def news(
+        self,
+        counters: Mapping[Key, PartitionCounter],
+        went_back: Mapping[Key, int] | None = None,
+        topics: Mapping[str, TopicInfo] | None = None,
+    ) -> list[CorruptRecord]:
         """Returns records about what was found, or mended, in addresses that are counted.
 
-        Raises `ClientError` if no broker answers.
+        `went_back`: how often the counts of partitions were taken back. The store then forgets what was said
+        of them, so all is said again. `topics`: they tell which brokers have no replica any more. Raises
+        `ClientError` if no broker answers.
         """
+        self._forget_taken_back(went_back or {})
         if len(self._said) > KEPT_MAX:
             self._said.clear()
         records: list[CorruptRecord] = []
         looks = 0
         answers, silent = self._ask()
-        for place, by_broker in _by_place(answers).items():
+        places = _by_place(answers)
+        for place, known in self._said.items():
+            if _without_moved(place, known, topics or {}) != known:
+                places.setdefault(place, {})
+        for place, by_broker in places.items():
             key, end = (place.topic, place.partition), max(place.end, place.start + 1)
             counter = counters.get(key)  # a file that cannot be read has no end
             if counter is None or end > counter.counted_to:
@@ -67,6 +81,7 @@ class DiskDamage:
             before = self._said.get(place)
             kept = {number: cause for number, cause in (before or {}).items() if number not in answers}
             damaged = kept | {number: each.cause for number, each in by_broker.items() if not each.is_mended}
+            damaged = _without_moved(place, damaged, topics or {})
             if (before is not None and damaged.keys() == before.keys()) or (not damaged and silent):
                 continue
             if looks == RANGES_PER_ASK_MAX:
@@ -78,6 +93,12 @@ class DiskDamage:
             records += counter.partition.corrupt(self._look(place, end, cause))
             self._said[place] = damaged
         return records
+
+    def _forget_taken_back(self, went_back: Mapping[Key, int]) -> None:
+        again = {key for key, times in went_back.items() if times != self._went_back.get(key, 0)}
+        self._went_back = dict(went_back)
+        if again:
+            self._said = {place: said for place, said in self._said.items() if place[:2] not in again}
 
     def _ask(self) -> tuple[dict[int, list[DamagedRange]], set[int]]:
         """Returns what each broker knows, and which brokers do not answer."""
@@ -121,6 +142,15 @@ def _by_place(answers: Mapping[int, list[DamagedRange]]) -> dict[_Place, dict[in
     return found
 
 
+def _without_moved(
+    place: _Place, damaged: Mapping[int, str], topics: Mapping[str, TopicInfo]
+) -> dict[int, str]:
+    """Returns what is damaged on brokers that still have a replica, as far as that is known."""
+    topic = topics.get(place.topic)
+    info = None if topic is None else topic.partitions.get(place.partition)
+    return {number: cause for number, cause in damaged.items() if info is None or number in info.replicas}
+
+
 def _cause(damaged: Mapping[int, str]) -> str:
     """Returns whose disks are damaged, and why; "" if no disk is."""
     if not damaged:
@@ -131,4 +161,4 @@ def _cause(damaged: Mapping[int, str]) -> str:
         if numbers[1:]
         else f" of broker {numbers[0]}"
     )
-    return f"on the disk{whose}, after it was counted: {'; '.join(dict.fromkeys(damaged.values()))}"
+    return f"{ON_DISK}{whose}, after it was counted: {'; '.join(dict.fromkeys(damaged.values()))}"

@@ -13,20 +13,21 @@ the brokers' scrubs do.
 from __future__ import annotations
 
 import logging
-import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from headrace.audit.batches.damage import OTHER_BYTES, Damage
+from headrace.audit.counting.narrowing import Expected, Key, differing_places, in_time, whole_answer
 from headrace.audit.counting.partition_counter import PartitionCounter
+from headrace.audit.counting.said_before import SAY_S, SaidBefore
 from headrace.audit.counting.standing import Mark, Marks
 from headrace.audit.intervals import overlaps
-from headrace.audit.topic.records import CorruptRecord
+from headrace.audit.topic.records import CorruptRecord, ReceivedRecord
 from headrace.client import Admin
 from headrace.client.cluster import NO_LEADER, PartitionInfo, TopicInfo
-from headrace.client.errors import ClientError, RequestTimedOutError
+from headrace.client.errors import ClientError
 from headrace.wire.content import NO_BATCHES, added, subtracted
 from headrace.wire.log_contents import ContentAnswer, ContentRange, parse_value
 
@@ -37,22 +38,7 @@ ASK_TIMEOUT_MS: Final = 3_000  # counting waits meanwhile
 RANGES_PER_ASK_MAX: Final = 200
 SILENT_ASKS: Final = 15  # that a broker is left alone after it did not answer
 PASSES_EVERY_S: Final = 60.0
-PROBES_MAX: Final = 60  # that narrow one difference down
-NARROW_MAX_S: Final = 2.0  # counting waits meanwhile
-PLACES_MAX: Final = 8  # batches of one difference that are named by themselves
 DIFFERENCES_MAX: Final = 1_000  # that are kept; more are named again when these are gone
-
-Key = tuple[str, int]
-Ask = Callable[[int, Sequence[ContentRange]], Mapping[ContentRange, ContentAnswer]]
-"""Asks a broker; raises `ClientError`. What it has not answered is missing."""
-
-
-class Expected(NamedTuple):
-    """Addresses [start, end), between two places where counts were cut, and the content that was counted."""
-
-    start: int
-    end: int
-    content: int
 
 
 class Question(NamedTuple):
@@ -90,9 +76,19 @@ class ReplicaContents:
         self._differences: dict[tuple[Key, Expected], dict[int, list[Damage]]] = {}
         self._went_back: dict[Key, int] = {}
         self._said: dict[Key, dict[tuple[int, int], str]] = defaultdict(dict)
+        self._before = SaidBefore()
+        self._say_at_s = 0.0
 
     def close(self) -> None:
         self._admin.close()
+
+    def learn(self, received: ReceivedRecord) -> None:
+        """Notes which ranges an earlier auditor named; ignores other records."""
+        record = received.record
+        if isinstance(record, CorruptRecord):
+            said = self._said.get((record.topic, record.log_partition), {})
+            if not record.cause or (record.from_address, record.to_address) not in said:
+                self._before.learn(record)
 
     def news(
         self,
@@ -102,11 +98,13 @@ class ReplicaContents:
         now_s: float,
     ) -> list[CorruptRecord]:
         """Asks the next broker; returns records about replicas that differ, or differ no more."""
-        taken_back = self._forget_gone(counters, marks)
         replicas = {key: info for key in counters if (info := _partition(topics, key)) is not None}
+        records = self._forget_gone(counters, marks)
+        records += self._forget_moved(counters, replicas)
+        records += self._say_again(counters, now_s)
         ids = sorted({number for info in replicas.values() for number in info.replicas})
-        if not ids or taken_back:
-            return taken_back
+        if not ids or records:
+            return records
         self._turn += 1
         number = ids[self._turn % len(ids)]
         broker = self._brokers.setdefault(number, _Broker())
@@ -141,6 +139,32 @@ class ReplicaContents:
         for broker in self._brokers.values():
             broker.questions = deque(each for each in broker.questions if self._holds(each, counters, marks))
         return records
+
+    def _forget_moved(
+        self, counters: Mapping[Key, PartitionCounter], replicas: Mapping[Key, PartitionInfo]
+    ) -> list[CorruptRecord]:
+        """Forgets what brokers hold that have no replica of the partition any more; returns the records."""
+        changed: dict[Key, None] = {}
+        for (key, expected), by_broker in list(self._differences.items()):
+            holders = set(replicas[key].replicas if key in replicas else by_broker.keys())
+            for number in by_broker.keys() - holders:
+                del by_broker[number]
+                changed[key] = None
+            if not by_broker:
+                del self._differences[key, expected]
+        return [record for key in changed for record in self._news_of(counters[key])]
+
+    def _say_again(self, counters: Mapping[Key, PartitionCounter], now_s: float) -> list[CorruptRecord]:
+        """Returns every `SAY_S` what still differs."""
+        if now_s < self._say_at_s:
+            return []
+        self._say_at_s = now_s + SAY_S
+        return [
+            record
+            for key, counter in counters.items()
+            for place, cause in (*self._said[key].items(), *self._before.of(counter))
+            for record in counter.partition.corrupt(Damage(*place, cause, in_tally=True))
+        ]
 
     @staticmethod
     def _holds(question: Question, counters: Mapping[Key, PartitionCounter], marks: Marks) -> bool:
@@ -209,7 +233,9 @@ class ReplicaContents:
         is_mended = known.pop(number, None) is not None
         if is_mended and not known:
             del self._differences[key, expected]
-        return is_mended
+        right = self._before.confirmed(key, number, (expected.start, expected.end), info.replicas)
+        self._said[key].update(dict.fromkeys(right, "named by an earlier auditor"))
+        return is_mended or bool(right)
 
     def _differs(
         self,
@@ -234,8 +260,7 @@ class ReplicaContents:
             cause += f": {answer.problem}"
             places = [(answer.end, expected.end)]
         elif sound is not None:
-            ask = _until(time.monotonic() + NARROW_MAX_S, self._ask)
-            places = differing_places(ask, number, sound, key, expected) or places
+            places = differing_places(in_time(self._ask), number, sound, key, expected) or places
         for start, end in places:
             logger.error("%s-%d: addresses %d to %d: %s", *key, start, end, cause)
         damages = [Damage(start, end, cause, in_tally=True) for start, end in places]
@@ -246,7 +271,7 @@ class ReplicaContents:
         """Returns a broker whose replica holds what was counted; None if nobody says so."""
         for number in others:
             try:
-                found = _whole(self._ask, number, key, expected.start, expected.end)
+                found = whole_answer(self._ask, number, key, expected.start, expected.end)
             except ClientError:
                 continue
             if found is not None and (found.end, found.content) == expected[1:]:
@@ -265,6 +290,7 @@ class ReplicaContents:
         said = self._said[key]
         for place in sorted(now.keys() | said.keys()):
             cause = now.get(place, "")
+            self._before.forget(key, place)
             if cause != said.get(place, ""):
                 yield from partition.corrupt(Damage(*place, cause, in_tally=True))
         self._said[key] = now
@@ -291,79 +317,6 @@ def expected_of(marks: Sequence[Mark]) -> list[Expected]:
         if start < mark.counted_to:
             found.append(Expected(start, mark.counted_to, counted))
     return found[::-1]
-
-
-def differing_places(ask: Ask, bad: int, sound: int, key: Key, expected: Expected) -> list[tuple[int, int]]:
-    """Returns where broker `bad` differs from broker `sound` in a range, batch by batch, by bisection.
-
-    The last place may be wider: if there are more than `PLACES_MAX`, or a broker does not answer any more.
-    Raises nothing.
-    """
-    places: list[tuple[int, int]] = []
-    start, end = expected.start, expected.end
-    try:
-        while start < end:
-            if len(places) == PLACES_MAX - 1:
-                return [*places, (start, end)]
-            place = _first_difference(ask, bad, sound, key, start, end)
-            if place is None:
-                return places
-            places.append(place)
-            start = place[1]
-    except ClientError as error:
-        logger.info("%s-%d: a difference could not be narrowed down: %s", *key, error)
-        places.append((start, end))
-    return places
-
-
-def _first_difference(
-    ask: Ask, bad: int, sound: int, key: Key, start: int, end: int
-) -> tuple[int, int] | None:
-    """Returns the first batch that differs, by the sound replica's batches; None if there is none."""
-    if not _differ(ask, bad, sound, key, start, end):
-        return None
-    for _ in range(PROBES_MAX):
-        half = _whole(ask, sound, key, start, start + max(1, (end - start) // 2))
-        if half is None:
-            break
-        cut = half.end if half.end < end else half.last_start
-        if not start < cut < end:
-            break  # one batch
-        if _differ(ask, bad, sound, key, start, cut):
-            end = cut
-        else:
-            start = cut
-    return start, end
-
-
-def _differ(ask: Ask, bad: int, sound: int, key: Key, start: int, end: int) -> bool:
-    one, other = (_whole(ask, number, key, start, end) for number in (bad, sound))
-    return one is None or other is None or (one.end, one.content) != (other.end, other.content)
-
-
-def _whole(ask: Ask, number: int, key: Key, start: int, end: int) -> ContentAnswer | None:
-    """Returns what a replica holds from `start` to `end`, asked piece by piece; None if it cannot say."""
-    content, at = NO_BATCHES, start
-    for _ in range(PROBES_MAX):
-        asked = ContentRange(*key, at, end)
-        answer = ask(number, [asked]).get(asked)
-        if answer is None or answer.problem:
-            return None
-        content, at = added(content, answer.content) or NO_BATCHES, answer.end
-        if at >= end:
-            return ContentAnswer(content, at, answer.last_start)
-    return None
-
-
-def _until(deadline_s: float, ask: Ask) -> Ask:
-    """Returns `ask`, which raises `RequestTimedOutError` after a moment."""
-
-    def ask_in_time(number: int, ranges: Sequence[ContentRange]) -> Mapping[ContentRange, ContentAnswer]:
-        if time.monotonic() > deadline_s:
-            raise RequestTimedOutError(f"not narrowed down within {NARROW_MAX_S:g} s")
-        return ask(number, ranges)
-
-    return ask_in_time
 
 
 def _partition(topics: Mapping[str, TopicInfo], key: Key) -> PartitionInfo | None:

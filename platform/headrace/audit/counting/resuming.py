@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from headrace.audit.counting.partition_counter import PartitionCounter
-from headrace.audit.counting.standing import CountedTally, Marks, Standings, marks_of
+from headrace.audit.counting.standing import CountedTally, Key, Marks, Standings, marks_of
 from headrace.audit.topic.reader import AuditReader
 from headrace.audit.topic.records import GapRecord, HeartbeatRecord, RangeTally, ReceivedRecord
 from headrace.audit.topic.recounts import RecountRecord, is_asked_for
@@ -29,18 +30,23 @@ def resume(
     datacenter: str,
     learn: Callable[[ReceivedRecord], None],
     is_stopping: Callable[[], bool],
+    present: Iterable[Key] = (),
 ) -> Marks:
     """Returns how far the datacenter's auditor has counted, looking back further and further.
 
-    `learn` gets all records that are read meanwhile. Raises what `AuditReader` raises.
+    `present`: the partitions that are to be counted. Heartbeats leave those out whose leader is gone
+    (`audit.counting.known_ends`), for however long: of these it looks back a day. `learn` gets all records
+    that are read meanwhile. Raises what `AuditReader` raises.
     """
     start_ms, look_back_ms = now_ms(), LOOK_BACK_MS_FIRST
-    marks = Marks()
+    marks, missing = Marks(), set(present)
     for attempt in range(LOOK_BACKS_MAX + 1):
         timestamp_ms = start_ms - look_back_ms if attempt < LOOK_BACKS_MAX else 0
         reader.seek_to_timestamp(timestamp_ms)
-        marks = marks_of(*_read_back(reader, datacenter, learn, is_stopping))
-        if marks:
+        only = missing if marks else None  # the others are known: a day of all of them takes much memory
+        marks.take(marks_of(*_read_back(reader, datacenter, learn, is_stopping, only)), only)
+        missing = {key for key in missing if not marks.of(key)}
+        if marks and (not missing or attempt >= LOOK_BACKS_MAX - 1):
             logger.info("resuming where the last heartbeat ended")
             return marks
         look_back_ms *= LOOK_BACK_FACTOR
@@ -53,8 +59,12 @@ def _read_back(
     datacenter: str,
     learn: Callable[[ReceivedRecord], None],
     is_stopping: Callable[[], bool],
+    only: Collection[Key] | None,
 ) -> tuple[list[HeartbeatRecord], list[CountedTally]]:
-    """Reads the audit topic from its position to its end; returns this auditor's heartbeats and tallies."""
+    """Reads the audit topic from its position to its end; returns this auditor's heartbeats and tallies.
+
+    `only`: the partitions that are looked for; None: all.
+    """
     ends = {key: end for key, end in reader.ends().items() if end}
     heartbeats: list[HeartbeatRecord] = []
     tallies: list[CountedTally] = []
@@ -62,7 +72,7 @@ def _read_back(
         polled = reader.poll(READ_BACK_POLL_S)
         for received in polled.records:
             if received.datacenter == datacenter:
-                _keep(received, heartbeats, tallies)
+                _keep(received, heartbeats, tallies, only)
             learn(received)
         if not polled.positions:
             break
@@ -70,15 +80,24 @@ def _read_back(
     return heartbeats, tallies
 
 
-def _keep(received: ReceivedRecord, heartbeats: list[HeartbeatRecord], tallies: list[CountedTally]) -> None:
+def _keep(
+    received: ReceivedRecord,
+    heartbeats: list[HeartbeatRecord],
+    tallies: list[CountedTally],
+    only: Collection[Key] | None,
+) -> None:
     record = received.record
     if isinstance(record, HeartbeatRecord):
+        if only is not None:
+            wanted = (each for each in record.positions if (each.topic, each.log_partition) in only)
+            record = replace(record, positions=tuple(wanted))
         heartbeats.append(record)
     elif isinstance(record, RangeTally):
         key = (record.topic, record.log_partition)
-        tallies.append(
-            CountedTally(received.time_ms, key, record.to_address, record.topic_id, record.from_address)
-        )
+        if only is None or key in only:
+            tallies.append(
+                CountedTally(received.time_ms, key, record.to_address, record.topic_id, record.from_address)
+            )
 
 
 def log_starts(admin: Admin, topics: Iterable[str]) -> dict[str, dict[int, int]]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 from headrace.audit.batches.tally import BUCKET_DEFAULT_MS
-from headrace.audit.counting.partition_counter import SourcePartition
+from headrace.audit.counting.partition_counter import CountedPartition, SourcePartition, counted_partition
 from headrace.audit.topic.records import AUDIT_TOPIC
+from headrace.client.cluster import TopicInfo
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.mirrors import MirrorMap
 from headrace.wire.primitives import NO_UUID
@@ -34,6 +35,22 @@ class AuditorSettings:
     def counts(self, topic: str) -> bool:
         """Whether a topic is to be counted."""
         return bool(self.topics.fullmatch(topic)) and not NOT_AUDITED.fullmatch(topic)
+
+
+def counted_partitions(
+    settings: AuditorSettings, mirrors: MirrorMap | None, topics: Mapping[str, TopicInfo]
+) -> Iterator[CountedPartition]:
+    """Yields the partitions to count, by topic; no copies whose source is not known yet. Raises
+    `CoordinationError`.
+    """
+    names = sorted(filter(settings.counts, topics))
+    sources = None if mirrors is None else sources_of(mirrors, names)
+    for name in names:
+        for number in topics[name].partitions:
+            topic_id = named_id(topics[name].topic_id)
+            found = counted_partition(settings.datacenter, name, number, sources, topic_id)
+            if found is not None:
+                yield found
 
 
 def sources_of(mirrors: MirrorMap, topics: Iterable[str]) -> dict[str, list[SourcePartition]]:

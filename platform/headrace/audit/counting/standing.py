@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -118,6 +118,17 @@ class Marks:
         """Forgets the marks behind an address."""
         self.went_back[key] += 1
         self._marks[key] = [mark for mark in self._marks.get(key, ()) if mark.counted_to <= counted_to]
+
+    def take(self, other: Marks, keys: Collection[Key] | None = None) -> None:
+        """Takes what other marks say of these partitions, by default of all, in the place of its own."""
+        for key in other._marks.keys() | other.published_to.keys() if keys is None else keys:
+            self.forget(key)
+            if key in other._marks:
+                self._marks[key] = other._marks[key]
+            if key in other.published_to:
+                self.published_to[key] = other.published_to[key]
+            if key in other.published_from:
+                self.published_from[key] = other.published_from[key]
 
     def forget(self, key: Key) -> None:
         self._marks.pop(key, None)

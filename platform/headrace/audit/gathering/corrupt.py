@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, select
 
 from headrace.audit.evidence import CorruptRange
-from headrace.audit.intervals import Interval, covers, union
+from headrace.audit.intervals import Interval, covers
 from headrace.audit.store import tables
 from headrace.audit.times import corrupt_hours, hour_start
 
@@ -28,11 +28,12 @@ def corrupt_rows(connection: Connection, topic: str) -> Iterator[tuple[Any, Corr
 
 def as_counted_now(corrupt: CorruptRange, counted: list[Interval]) -> CorruptRange | None:
     """Returns a damaged batch as the tallies of its tier have it; None if nothing is wrong there any more.
+    `counted`: their ranges, from `union`.
 
     A batch that was set aside is repaired once a tally covers it. One that was counted first and rotted then
     is whole again once a record without a cause says so.
     """
-    is_counted = covers(union(counted), corrupt.start, corrupt.end)
+    is_counted = covers(counted, corrupt.start, corrupt.end)
     if not corrupt.cause:
         return None if is_counted else corrupt._replace(cause=NOT_COUNTED, in_tally=False)
     if corrupt.in_tally:

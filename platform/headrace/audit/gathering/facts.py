@@ -50,7 +50,9 @@ class LogFacts:
 
 @dataclass(slots=True)
 class TierFacts:
-    """What one tier reported about one source partition. `first`: the lowest counted address, and when."""
+    """What one tier reported about one source partition. `first`: the lowest counted address, and when.
+    `counted`: the end of each counted range, and when.
+    """
 
     ranges: list[Interval] = field(default_factory=list)
     first: tuple[int, int] | None = None
@@ -59,11 +61,13 @@ class TierFacts:
     corrupt: list[CorruptRange] = field(default_factory=list)
     recounts: list[Recount] = field(default_factory=list)
     frontier_ms: int | None = None
+    counted: list[tuple[int, int]] = field(default_factory=list)
 
     def evidence(self) -> TierEvidence:
         parts = (tuple(self.gaps), tuple(self.corrupt), tuple(self.recounts))
         first_ms = None if self.first is None else self.first[1]
-        return TierEvidence(tuple(union(self.ranges)), self.heartbeat, *parts, first_ms, self.frontier_ms)
+        times = (first_ms, self.frontier_ms, tuple(self.counted))
+        return TierEvidence(tuple(union(self.ranges)), self.heartbeat, *parts, *times)
 
 
 @dataclass(slots=True)
@@ -75,6 +79,7 @@ class PartitionFacts:
     analysis: TierFacts = field(default_factory=TierFacts)
     warehouse: TierFacts = field(default_factory=TierFacts)
     taken: list[Interval] = field(default_factory=list)
+    unreported: list[Interval] = field(default_factory=list)
     contradictions: list[str] = field(default_factory=list)
 
     def of_auditor(self, tier: str) -> TierFacts:
@@ -89,4 +94,5 @@ class PartitionFacts:
             self.warehouse.evidence(),
             tuple(self.contradictions),
             tuple(union(self.taken)),
+            tuple(self.unreported),
         )

@@ -31,26 +31,31 @@ from headrace.audit.evidence import (
 from headrace.audit.gathering.corrupt import as_counted_now, corrupt_rows, hours_of
 from headrace.audit.gathering.facts import HourFacts, LogFacts, PartitionFacts
 from headrace.audit.gathering.frontiers import frontiers
-from headrace.audit.gathering.loads import loaded_contents
+from headrace.audit.gathering.loads import loaded_contents, loaded_ranges
 from headrace.audit.gathering.publishers import (
     Numbers,
     clock_skews,
-    numbers_of_topics,
     publisher_names,
     publishers,
     withdrawn,
 )
 from headrace.audit.gathering.repairs import acceptances_of, moved_claims, resent_rows, with_numbers
 from headrace.audit.gathering.tests import doubled_rows, unsound_files
-from headrace.audit.gathering.topics import NamedTopics, repeated_tallies, share_claims
+from headrace.audit.gathering.topics import (
+    NamedTopics,
+    incarnations_of,
+    needed_numbers,
+    repeated_tallies,
+    share_claims,
+)
+from headrace.audit.intervals import Interval, union
 from headrace.audit.store import tables
 from headrace.audit.store.kept import last_warehouse
 from headrace.audit.times import HOUR_MS, OUTSIDE_MS, hour_start
-from headrace.audit.topic.declarations import Incarnation, counted_from
+from headrace.audit.topic.declarations import counted_from
 from headrace.audit.topic.records import ANALYSIS_TIER, DATACENTER_TIER
 from headrace.audit.topic.recounts import AUDITOR_ENDED, Recount, is_asked_for
 from headrace.audit.topic.resent import NO_NUMBER
-from headrace.coordination.declared import Change
 from headrace.wire.content import from_hex
 
 ANY_TIME_MS: Final = (-(2**63), 2**63 - 1)
@@ -91,8 +96,9 @@ def evidence(connection: Connection, topic: str, hours_ms: list[int]) -> Iterato
     partitions = facts.partition_evidence()
     states = {name: publishers(connection, name) for name in datacenters}
     names = {name: publisher_names(connection, name) for name in datacenters}
-    numbers = {name: numbers_of_topics(connection, topic, name, facts.named) for name in datacenters}
-    declared = _incarnations(connection, topic)
+    held = (facts.named, facts.hours, facts.logs)
+    numbers = {name: needed_numbers(connection, topic, name, *held) for name in datacenters}
+    declared = incarnations_of(connection, topic)
     accepted = acceptances_of(connection, topic, from_ms, to_ms)
     warehouse = last_warehouse(connection, topic)
     unsound = unsound_files(connection, topic, warehouse)
@@ -294,6 +300,7 @@ class _Gatherer:
                 continue
             facts = self._partitions[self._source(*place)].of_auditor(tier)
             facts.ranges.append((start, end))
+            facts.counted.append((end, counted_ms))
             facts.first = min(facts.first or (start, counted_ms), (start, counted_ms))
 
     def _add_contradictions(self) -> None:
@@ -311,9 +318,12 @@ class _Gatherer:
             self._partitions[source].contradictions.append(problem)
 
     def _add_corrupt(self) -> None:
+        counted: dict[int, list[Interval]] = {}
         for row, reported in corrupt_rows(self._connection, self._topic):
             facts = self._facts_of(row).of_auditor(row.tier)
-            corrupt = as_counted_now(reported, facts.ranges)
+            if id(facts) not in counted:
+                counted[id(facts)] = union(facts.ranges)
+            corrupt = as_counted_now(reported, counted[id(facts)])
             if corrupt is None:
                 continue
             facts.corrupt.append(corrupt)
@@ -345,15 +355,13 @@ class _Gatherer:
             facts.recounts.append(Recount(row.from_address, row.to_address, row.said_ms, row.cause))
 
     def _add_loads(self) -> None:
-        table = tables.load_ranges  # of a year: thousands of rows, of which tuples are read much faster
-        columns = (table.c.log_partition, table.c.from_address, table.c.to_address, table.c.from_source)
-        loads = select(*columns).where(*self._where_loads(table))
-        for log_partition, start, end, is_from_source in self._connection.execute(loads).all():
+        of_topic = self._where_loads(tables.load_ranges)
+        for log_partition, loaded in loaded_ranges(self._connection, *of_topic):
             if source := self._loaded_from(log_partition):
                 facts = self._partitions[source]
-                facts.warehouse.ranges.append((start, end))
-                if is_from_source:
-                    facts.taken.append((start, end))
+                facts.warehouse.ranges += loaded.cover
+                facts.taken += loaded.taken
+                facts.unreported += loaded.unreported
 
     def _add_load_gaps(self) -> None:
         table = tables.load_gaps
@@ -372,16 +380,6 @@ class _Gatherer:
     def _where_loads(self, table: Table) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
         """Returns the condition that selects this topic's loads into its warehouse."""
         return table.c.warehouse == self._warehouse, table.c.topic == self._topic
-
-
-def _incarnations(connection: Connection, topic: str) -> defaultdict[str, list[Incarnation]]:
-    """Returns datacenter → what the topic declares there, from its creation to each deletion."""
-    table = tables.declarations
-    found: defaultdict[str, list[Incarnation]] = defaultdict(list)
-    for row in connection.execute(select(table).where(table.c.topic == topic)):
-        changes = tuple(Change(*change) for change in json.loads(row.changes))
-        found[row.datacenter].append(Incarnation(row.first_said_ms, changes))
-    return found
 
 
 def datacenters_of(connection: Connection, topic: str) -> list[str]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 
 from headrace.audit.evidence import Claim, CountedSpan, PublisherState
-from headrace.audit.gathering.publishers import Numbers
+from headrace.audit.gathering.facts import HourFacts, LogFacts
+from headrace.audit.gathering.publishers import Numbers, numbers_of_topics
 from headrace.audit.incarnations import Line, LogNumbers, Shares, shared_out
-from headrace.audit.intervals import Interval
+from headrace.audit.intervals import Interval, covers, union
 from headrace.audit.store import tables
+from headrace.audit.topic.declarations import Incarnation
+from headrace.audit.topic.records import DATACENTER_TIER
+from headrace.coordination.declared import Change
 
 
 class NamedTopic(NamedTuple):
@@ -44,6 +49,16 @@ class NamedTopics:
     def meant(self, datacenter: str, topic_id: str) -> str:
         """Returns the id of the topic that a record with this id is about."""
         return topic_id or self.of(datacenter)[0].topic_id
+
+
+def incarnations_of(connection: Connection, topic: str) -> defaultdict[str, list[Incarnation]]:
+    """Returns datacenter → what the topic declares there, from its creation to each deletion."""
+    table = tables.declarations
+    found: defaultdict[str, list[Incarnation]] = defaultdict(list)
+    for row in connection.execute(select(table).where(table.c.topic == topic)):
+        changes = tuple(Change(*change) for change in json.loads(row.changes))
+        found[row.datacenter].append(Incarnation(row.first_said_ms, changes))
+    return found
 
 
 def repeated_tallies(connection: Connection, topic: str, topics: NamedTopics) -> set[int]:
@@ -92,6 +107,43 @@ def share_claims(
         return publisher is not None and publisher.started_ms >= named[-1].first_ms
 
     return shared_out(claims, logs, is_later)
+
+
+def needed_numbers(
+    connection: Connection,
+    topic: str,
+    datacenter: str,
+    named: NamedTopics,
+    hours: Mapping[tuple[str, int], HourFacts],
+    logs: Mapping[tuple[str, str, int], LogFacts],
+) -> Numbers:
+    """Returns the numbers in the datacenter's logs; none if no verdict on these hours asks for them: if there
+    was one topic of the name, and its logs have all that is claimed. To read those of a year takes long.
+    """
+    if len(named.of(datacenter)) == 1:
+        held = {
+            hour_ms: log.spans[DATACENTER_TIER]
+            for (name, _, hour_ms), log in logs.items()
+            if name == datacenter
+        }
+        of_hours = ((hour_ms, hour.claims) for (name, hour_ms), hour in hours.items() if name == datacenter)
+        if not any(_is_missing(claims, held.get(hour_ms, [])) for hour_ms, claims in of_hours):
+            return Numbers({}, {})
+    return numbers_of_topics(connection, topic, datacenter, named)
+
+
+def _is_missing(claims: Iterable[Claim], spans: list[CountedSpan]) -> bool:
+    """Whether an hour's claims name events that these spans do not have."""
+    held = {line: union(numbers) for line, numbers in _held(spans).items()}
+    return any(
+        not covers(
+            held.get((claim.partition, claim.producer_id, claim.producer_epoch), []),
+            claim.first_sequence,
+            claim.last_sequence + 1,
+        )
+        for claim in claims
+        if not claim.withdrawn
+    )
 
 
 def _held(spans: Iterable[CountedSpan]) -> dict[Line, list[Interval]]:

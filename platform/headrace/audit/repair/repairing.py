@@ -92,15 +92,13 @@ def have_arrived(found: Iterable[Judged]) -> bool:
     )
 
 
-def is_unwritten(evidence: Evidence, finding: Finding) -> bool:
-    """Whether loads consumed what this finding calls lost, and did not write it: its place is all of theirs.
+def is_unwritten(finding: Finding) -> bool:
+    """Whether loads consumed what this finding calls lost, and did not write it: it has no addresses.
 
-    What a load was allowed to skip lies elsewhere, and nothing can be read of it where loads read.
+    What a load was allowed to skip has some, and nothing can be read of it where loads read.
     """
-    if finding.hop != LOAD_HOP or finding.status is not Status.LOST or finding.partition is None:
-        return False
-    cover = evidence.partition(finding.partition).warehouse.cover
-    return bool(cover) and (finding.after_address, finding.before_address) == (cover[0][0], cover[-1][1])
+    is_lost = finding.hop == LOAD_HOP and finding.status is Status.LOST
+    return is_lost and finding.partition is not None and finding.after_address is None
 
 
 def author() -> str:

@@ -82,7 +82,8 @@ def _has_hole(connection: Connection, topic: str, datacenter: str) -> bool:
     of_tier = (*place, table.c.tier == DATACENTER_TIER, table.c.chosen)
     size = func.sum(table.c.to_address - table.c.from_address)
     columns = (table.c.partition, func.min(table.c.from_address), func.max(table.c.to_address), size)
-    query = select(*columns).where(*of_tier).group_by(table.c.partition)
+    # Of one log, because tallies that count do not overlap there: a sum of several may exceed 64 bits.
+    query = select(*columns).where(*of_tier).group_by(table.c.partition, table.c.topic_id)
     counted = select(beats.c.partition, func.max(beats.c.counted_to_address)).where(
         beats.c.topic == topic, beats.c.datacenter == datacenter, beats.c.tier == DATACENTER_TIER
     )

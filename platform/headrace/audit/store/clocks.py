@@ -7,7 +7,7 @@ does not depend on when the records are read, so a store that is folded again sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -37,8 +37,15 @@ class ClockOff(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What some records say of clocks, and what is to be remembered of them once they are stored."""
+    """What some records say of clocks, and what is to be remembered of them once they are stored.
 
+    `records`: the same ones; none was said before the heartbeat that stands before it in its log.
+    `set_back`: where in `records` the heartbeats are whose auditor's clock was set back since the one before.
+    """
+
+    records: list[ReceivedRecord] = field(default_factory=list)
+    set_back: list[int] = field(default_factory=list)
+    last_ms: dict[tuple[Log, str], int] = field(default_factory=dict)
     found: list[ClockOff] = field(default_factory=list)
     beats_ms: dict[Log, int] = field(default_factory=dict)
     waiting: dict[Log, dict[_Publisher, int]] = field(default_factory=dict)
@@ -46,12 +53,16 @@ class Measured:
 
 
 class ClockWatch:
-    """Measures clocks from records in the order of their logs. One thread uses it."""
+    """Measures clocks from records in the order of their logs. One thread uses it.
 
-    def __init__(self) -> None:
+    `known`: (datacenter, publisher) → by how much its clock was ahead, as the store has it.
+    """
+
+    def __init__(self, known: Mapping[tuple[str, str], int] | None = None) -> None:
         self._beats_ms: dict[Log, int] = {}
         self._waiting: dict[Log, dict[_Publisher, int]] = {}
-        self._known: dict[_Publisher, int] = {}
+        self._known: dict[_Publisher, int] = dict(known or {})
+        self._last_ms: dict[tuple[Log, str], int] = {}  # of the heartbeats of a tier in a log
 
     def measure(self, records: Iterable[ReceivedRecord]) -> Measured:
         """Returns what these records say anew, of publishers whose clock is off, or no longer is. It is not
@@ -61,21 +72,46 @@ class ClockWatch:
         for received in records:
             log = received.log
             if log is None:
-                continue  # nothing is known of its order
+                new.records.append(received)  # nothing is known of its order
+                continue
             if isinstance(received.record, ProducerReport):
                 if log not in new.waiting:
                     new.waiting[log] = dict(self._waiting.get(log, {}))
                 if len(new.waiting[log]) < WAITING_MAX:
                     new.waiting[log][received.datacenter, received.record.publisher] = received.time_ms
-            elif isinstance(received.record, HeartbeatRecord) and received.record.tier == DATACENTER_TIER:
-                self._beat(new, log, received.time_ms)
+            elif isinstance(received.record, HeartbeatRecord):
+                if self._is_set_back(new, (log, received.record.tier), received.time_ms):
+                    new.set_back.append(len(new.records))
+                if received.record.tier == DATACENTER_TIER:
+                    self._beat(new, log, received.time_ms)
+            new.records.append(self._not_before(new, log, received))
         return new
+
+    def _is_set_back(self, new: Measured, place: tuple[Log, str], time_ms: int) -> bool:
+        before_ms = new.last_ms.get(place, self._last_ms.get(place, time_ms))
+        new.last_ms[place] = time_ms
+        return time_ms < before_ms - CHANGE_MIN_MS
+
+    def _not_before(self, new: Measured, log: Log, received: ReceivedRecord) -> ReceivedRecord:
+        """Returns a report with the time of the heartbeat before it, if it says an earlier one: else its
+        publisher, whose clock is a little behind, seems to have closed before that heartbeat. A clock that is
+        far behind is measured instead.
+        """
+        before_ms = new.beats_ms.get(log, self._beats_ms.get(log))
+        if before_ms is None or not isinstance(received.record, ProducerReport):
+            return received
+        publisher = received.datacenter, received.record.publisher
+        if new.known.get(publisher, self._known.get(publisher, 0)):
+            return received
+        is_a_little_behind = before_ms - OFF_MIN_MS <= received.time_ms < before_ms
+        return received._replace(time_ms=before_ms) if is_a_little_behind else received
 
     def remember(self, measured: Measured) -> None:
         """Remembers what was measured, once the store has it."""
         self._beats_ms.update(measured.beats_ms)
         self._waiting.update(measured.waiting)
         self._known.update(measured.known)
+        self._last_ms.update(measured.last_ms)
 
     def _beat(self, new: Measured, log: Log, now_ms: int) -> None:
         before_ms = new.beats_ms.get(log, self._beats_ms.get(log))
@@ -83,6 +119,8 @@ class ClockWatch:
         new.beats_ms[log], new.waiting[log] = now_ms, {}
         for publisher, said_ms in waiting.items():
             skew_ms = skew_between(said_ms, before_ms, now_ms)
+            if before_ms is None and not skew_ms:
+                continue  # it may be behind: the heartbeat before it was read by an earlier process
             known_ms = new.known.get(publisher, self._known.get(publisher))
             if abs(skew_ms - (known_ms or 0)) < CHANGE_MIN_MS:
                 continue

@@ -1,4 +1,5 @@
-"""Folding a recount: the store forgets what a tier reported of a log that went back.
+"""Folding a recount: the store forgets what a tier reported of a log that went back; and which heartbeats an
+auditor sent whose clock was set back since.
 
 A recount begins where a heartbeat ended, and so do tallies. Only where old tallies were merged since
 (`audit.store.upkeep`) may one lie on both sides: then the part before the recount is kept up to the first
@@ -13,8 +14,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, delete, select, update
 
 from headrace.audit.batches.tally import Span
-from headrace.audit.store import tables
+from headrace.audit.store import kept, tables
 from headrace.audit.store.inserting import insert_new
+from headrace.audit.topic.records import DATACENTER_TIER, HeartbeatRecord, ReceivedRecord
 from headrace.audit.topic.recounts import RecountRecord
 
 _PLACE: Final = ("tier", "datacenter", "topic", "partition")
@@ -44,6 +46,21 @@ def fold_recount(connection: Connection, recount: RecountRecord, time_ms: int) -
     for other in (tables.gaps, tables.corrupt):
         later = other.c.from_address >= recount.from_address
         connection.execute(delete(other).where(*_at(other, place, recount.topic_id), later))
+
+
+def forget_later_beats(connection: Connection, received: ReceivedRecord) -> None:
+    """Makes this heartbeat the newest of its auditor, whose clock was ahead when it sent those before it: for
+    as long as it had been ahead, the store would have taken none.
+    """
+    record, table = received.record, tables.beats
+    if not isinstance(record, HeartbeatRecord):
+        return
+    of_auditor = [table.c.tier == record.tier, table.c.beat >= record.beat]
+    if record.tier == DATACENTER_TIER:
+        of_auditor.append(table.c.datacenter == received.datacenter)
+    for topic in connection.execute(select(table.c.topic).where(*of_auditor).distinct()).scalars().all():
+        kept.forget_topic(connection, topic)
+    connection.execute(update(table).where(*of_auditor).values(beat=record.beat - 1))
 
 
 def _at(table: Any, place: dict[str, Any], topic_id: str) -> list[Any]:

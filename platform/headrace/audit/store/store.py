@@ -19,8 +19,9 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 
 from headrace.audit.store import kept, measured_tables, tables
-from headrace.audit.store.clocks import ClockWatch
+from headrace.audit.store.clocks import KNOWN_MAX, ClockWatch
 from headrace.audit.store.fold import fold_records
+from headrace.audit.store.fold_recount import forget_later_beats
 from headrace.audit.store.fold_set_aside import add_set_aside, read_set_aside
 from headrace.audit.store.inserting import insert_new, upsert
 from headrace.audit.topic.records import ReceivedRecord
@@ -97,7 +98,6 @@ class AuditStore:
         if must_exist and path is not None and not path.is_file():
             raise StoreMissingError(f"there is no audit store at {path}")
         self._must_exist = must_exist
-        self._clocks = ClockWatch()
         try:
             if path is not None and not must_exist:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -113,6 +113,7 @@ class AuditStore:
             event.listen(self._engine, "begin", _begin_sqlite)
         try:
             self._open()
+            self._clocks = ClockWatch({} if must_exist else self._clocks_off())
         except StoreError:
             self._engine.dispose()
             raise
@@ -159,12 +160,16 @@ class AuditStore:
 
         `set_aside`: what the reader did not believe of the records before these positions.
         """
-        records = list(records)
         measured = self._clocks.measure(records)
         clocks = [each._asdict() for each in measured.found]
         with self.writing() as connection:
             kept.take_turn(connection)
-            fold_records(connection, records)
+            begin = 0
+            for end in (*measured.set_back, len(measured.records)):
+                fold_records(connection, measured.records[begin:end])
+                if end < len(measured.records):
+                    forget_later_beats(connection, measured.records[end])
+                begin = end
             for clock in clocks:
                 kept.forget_publisher(connection, clock["datacenter"], clock["publisher"])
             upsert(connection, measured_tables.clocks, clocks, newer_by="said_ms")
@@ -194,6 +199,13 @@ class AuditStore:
                 transaction.rollback()
         return ""
 
+    def _clocks_off(self) -> dict[tuple[str, str], int]:
+        """Returns (datacenter, publisher) → by how much its clock is ahead, of those that are off."""
+        table = measured_tables.clocks
+        query = select(table).where(table.c.skew_ms != 0).order_by(table.c.said_ms.desc()).limit(KNOWN_MAX)
+        with self.reading() as connection:
+            return {(row.datacenter, row.publisher): row.skew_ms for row in connection.execute(query)}
+
     def set_aside(self) -> list[SetAside]:
         """Returns what was set aside of the audit topics, by (topic, partition)."""
         with self.reading() as connection:
@@ -211,6 +223,8 @@ class AuditStore:
     def _created_version(self) -> str:
         with self.writing() as connection:
             tables.metadata.create_all(connection)
+            for index in tables.spans.indexes:  # a store of an earlier version has others
+                index.create(connection, checkfirst=True)
             version = {"name": "schema_version", "value": str(tables.SCHEMA_VERSION)}
             if insert_new(connection, tables.meta, version):
                 return version["value"]

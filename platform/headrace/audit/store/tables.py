@@ -109,7 +109,7 @@ spans = Table(
     _number("end_address"),
     Column("content", Content),
 )
-Index("spans_tally", spans.c.tally_id)
+Index("spans_tally_bucket", spans.c.tally_id, spans.c.bucket_start_ms)
 Index("spans_bucket", spans.c.bucket_start_ms)
 
 publishers = Table(

@@ -64,7 +64,27 @@ class AcceptanceRecord:
 
 
 def digest_of(topic: str, datacenter: str, hour_ms: int, finding: Finding) -> str:
-    """Returns the digest of what a finding says, whose sentence may change with time and version."""
+    """Returns the digest of what a finding says, whose sentence may change with time and version.
+
+    Events that are named by their numbers need no addresses, which get wider when the store merges old
+    tallies.
+    """
+    return _digest(topic, datacenter, hour_ms, finding, has_addresses=not _is_by_numbers(finding))
+
+
+def digests_of(topic: str, datacenter: str, hour_ms: int, finding: Finding) -> tuple[str, ...]:
+    """Returns the digest of a finding, and the one by which earlier versions accepted it."""
+    found = digest_of(topic, datacenter, hour_ms, finding)
+    if not _is_by_numbers(finding):
+        return (found,)
+    return found, _digest(topic, datacenter, hour_ms, finding, has_addresses=True)
+
+
+def _is_by_numbers(finding: Finding) -> bool:
+    return finding.sequences is not None and finding.status in (Status.LOST, Status.DUPLICATED)
+
+
+def _digest(topic: str, datacenter: str, hour_ms: int, finding: Finding, *, has_addresses: bool) -> str:
     said = (
         topic,
         datacenter,
@@ -78,8 +98,8 @@ def digest_of(topic: str, datacenter: str, hour_ms: int, finding: Finding) -> st
         finding.service,
         finding.server,
         finding.sequences,
-        finding.after_address,
-        finding.before_address,
+        *((finding.after_address, finding.before_address) if has_addresses else ()),
+        *(() if finding.path is None else (finding.path,)),
     )
     return hashlib.sha256(json.dumps(said, ensure_ascii=True).encode()).hexdigest()
 
@@ -91,7 +111,8 @@ def sort_out(
     standing: list[Finding] = []
     accepted: list[Accepted] = []
     for finding in findings:
-        found = acceptances.get(digest_of(topic, datacenter, hour_ms, finding)) if acceptances else None
+        digests = digests_of(topic, datacenter, hour_ms, finding) if acceptances else ()
+        found = next((acceptances[each] for each in digests if each in acceptances), None)
         if found is not None and finding.status in ACCEPTABLE:
             accepted.append(Accepted(finding, found))
         else:

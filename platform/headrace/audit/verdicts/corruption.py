@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from headrace.audit import phrases
-from headrace.audit.batches.damage import NO_PRODUCER, OTHER_BYTES
+from headrace.audit.batches.damage import NO_PRODUCER, ON_DISK, OTHER_BYTES
 from headrace.audit.evidence import CorruptRange, Evidence, Finding, Status, TierEvidence
 from headrace.audit.intervals import Interval, union
 from headrace.audit.topic.records import ANALYSIS_TIER, DATACENTER_TIER
@@ -93,11 +93,14 @@ def range_with(log: TierEvidence, producer_id: int, sequence: int) -> CorruptRan
 
 
 def _uncounted(log: TierEvidence) -> Iterator[CorruptRange]:
-    """Yields the damaged batches whose records no tally of the tier holds."""
+    """Yields the damaged batches whose records no tally of the tier holds: not those that were counted before
+    a broker found them damaged.
+    """
     return (
         each
         for each in log.corrupt
-        if not each.cause.startswith(OTHER_BYTES) and (not each.in_tally or each.record_count is None)
+        if not each.cause.startswith(OTHER_BYTES)
+        and (not each.in_tally or (each.record_count is None and not each.cause.startswith(ON_DISK)))
     )
 
 

@@ -130,9 +130,39 @@ def judge_copied(evidence: Evidence) -> Iterator[Finding]:
     """Yields the events whose bytes in the copy are not those that the datacenter's log held."""
     source, copy = _lines(evidence.datacenter_spans), _lines(evidence.analysis_spans)
     predicate = f"are in the copy with other bytes than {evidence.datacenter}'s log had when it was counted"
+    named: set[int] = set()
     for line in sorted(source.keys() & copy.keys()):
         for difference in altered(source[line], copy[line]):
             yield _finding(MIRROR_HOP, line, difference, predicate, evidence)
+            if line.producer_id == NO_PRODUCER:
+                named.add(line.partition)
+    for partition in sorted({each.partition for each in evidence.datacenter_spans} - named):
+        yield from _as_many_others(partition, evidence)
+
+
+def _as_many_others(partition: int, evidence: Evidence) -> Iterator[Finding]:
+    """Yields that as many events without a producer id are in the copy, and not the same ones: their numbers
+    would tell what is missing, and what is there too often.
+    """
+    here, there = (
+        [each.span for each in spans if (each.partition, each.span.producer_id) == (partition, NO_PRODUCER)]
+        for spans in (evidence.datacenter_spans, evidence.analysis_spans)
+    )
+    counts = [sum(span.record_count for span in spans) for spans in (here, there)]
+    contents = [total(span.content for span in spans) for spans in (here, there)]
+    if not counts[0] or counts[0] != counts[1] or None in contents or contents[0] == contents[1]:
+        return
+    low = min(span.first_address for span in (*here, *there))
+    high = max(span.end_address for span in (*here, *there))
+    yield Finding(
+        Status.UNKNOWN,
+        MIRROR_HOP,
+        f"of {phrases.events(counts[0], evidence)}, partition {partition}, from producers without an id, "
+        f"some are not in the copy, which has as many others ({phrases.addresses(low, high)})",
+        partition=partition,
+        after_address=low,
+        before_address=high,
+    )
 
 
 def judge_loaded(evidence: Evidence) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from enum import IntEnum
 from typing import NamedTuple
 
 from headrace.audit import phrases
@@ -22,7 +23,7 @@ from headrace.audit.evidence import (
     Status,
     WrittenRows,
 )
-from headrace.audit.intervals import covers, overlaps, subtract
+from headrace.audit.intervals import Interval, covers, overlaps, subtract, union
 from headrace.audit.topic.records import ANALYSIS_TIER
 from headrace.audit.verdicts.corruption import total
 from headrace.audit.verdicts.hop_mirror import taken_counts
@@ -62,8 +63,7 @@ def judge_load_hop(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[
     for partition in sorted(spans.keys() | evidence.rows.keys() | taken.keys()):
         compared = _compare(partition, spans.get(partition, []), taken.get(partition, 0), evidence)
         yield from _judge_loaded(compared, evidence, policy, now_ms)
-        if compared.unloaded:
-            yield _judge_unloaded(compared, evidence, policy, now_ms)
+        yield from _judge_unloaded(compared, evidence, policy, now_ms)
 
 
 def _compare(partition: int, spans: list[CountedSpan], taken: int, evidence: Evidence) -> _Comparison:
@@ -85,9 +85,8 @@ def _compare(partition: int, spans: list[CountedSpan], taken: int, evidence: Evi
 def _judge_loaded(
     compared: _Comparison, evidence: Evidence, policy: Policy, now_ms: int
 ) -> Iterator[Finding]:
-    """Yields lost and duplicated records among those that loads consumed."""
-    rows, cover, consumed = compared.rows, compared.place.warehouse.cover, compared.consumed
-    extent = (cover[0][0], cover[-1][1]) if cover else (None, None)
+    """Yields lost and duplicated records among those that loads consumed: where, rows do not say."""
+    rows, consumed = compared.rows, compared.consumed
     explained = _corrupt_count(compared, evidence)
     if count := _unexplained(consumed - compared.accounted, explained):
         text = (
@@ -95,19 +94,19 @@ def _judge_loaded(
             f"consumed their addresses: {consumed} counted in the log, {rows.distinct_offsets} distinct "
             f"rows, {rows.dead_lettered} dead-lettered"
         )
-        yield _finding(Status.LOST, text, count, compared, extent)
+        yield _finding(Status.LOST, text, count, compared)
     if rows.rows > rows.distinct_offsets:
         count = rows.rows - rows.distinct_offsets
         text = (
             f"{phrases.events(count, evidence)}, {compared.name}, are in the warehouse more than once: "
             f"{rows.rows} rows of {rows.distinct_offsets} distinct offsets"
         )
-        yield _finding(Status.DUPLICATED, text, count, compared, extent)
+        yield _finding(Status.DUPLICATED, text, count, compared)
     excess = compared.accounted - consumed - compared.partly_consumed
     if count := _unexplained(excess, explained):
         status, predicate = _status_of_excess(compared.place, policy, now_ms)
         text = f"{phrases.events(count, evidence)}, {compared.name}, {predicate}"
-        yield _finding(status, text, count, compared, extent)
+        yield _finding(status, text, count, compared)
 
 
 def _unexplained(difference: int, corrupt_count: int | None) -> int:
@@ -142,37 +141,86 @@ def _status_of_excess(place: PartitionEvidence, policy: Policy, now_ms: int) -> 
     )
 
 
-def _judge_unloaded(compared: _Comparison, evidence: Evidence, policy: Policy, now_ms: int) -> Finding:
-    unloaded = sum(counted.span.record_count for counted in compared.unloaded)
-    count = max(0, unloaded - max(0, compared.accounted - compared.consumed))
-    low = min(counted.span.first_address for counted in compared.unloaded)
-    high = max(counted.span.end_address for counted in compared.unloaded)
-    status, predicate = _status_of_unloaded(compared, low, high, policy, now_ms)
-    text = f"{phrases.events(count, evidence)}, {compared.name}, {predicate} ({phrases.addresses(low, high)})"
-    found = _finding(status, text, count, compared, (low, high))
-    return replace(found, since_ms=max(counted.counted_ms for counted in compared.unloaded))
+def _judge_unloaded(
+    compared: _Comparison, evidence: Evidence, policy: Policy, now_ms: int
+) -> Iterator[Finding]:
+    """Yields what loads have not consumed wholly: one finding for all that has the same fate."""
+    cover, by_fate = compared.place.warehouse.cover, dict[_Fate, list[CountedSpan]]()
+    for counted in compared.unloaded:
+        by_fate.setdefault(_fate(counted, compared.place), []).append(counted)
+    written = max(0, compared.accounted - compared.consumed)  # of spans that loads consumed partly
+    for fate, spans in sorted(by_fate.items()):  # what may be lost first: no written row is called lost
+        partly = sum(
+            each.span.record_count
+            for each in spans
+            if overlaps(cover, each.span.first_address, each.span.end_address)
+        )
+        count = sum(each.span.record_count for each in spans) - min(written, partly)
+        written -= min(written, partly)
+        if not count:
+            continue  # where loads did not read, there was nothing of this hour
+        low = min(each.span.first_address for each in spans)
+        high = max(each.span.end_address for each in spans)
+        counted_ms = max(each.counted_ms for each in spans)
+        status, predicate = _status_of_unloaded(
+            fate, compared.place, (low, high), now_ms - counted_ms, policy
+        )
+        events, where = phrases.events(count, evidence), phrases.addresses(low, high)
+        found = _finding(
+            status, f"{events}, {compared.name}, {predicate} ({where})", count, compared, (low, high)
+        )
+        yield replace(found, since_ms=counted_ms)
+
+
+class _Fate(IntEnum):
+    """What is known of addresses that no reported load has consumed."""
+
+    SKIPPED = 1
+    PASSED = 2
+    UNREPORTED = 3
+    WAITING = 4
+
+
+def _fate(counted: CountedSpan, place: PartitionEvidence) -> _Fate:
+    first, end, cover = counted.span.first_address, counted.span.end_address, place.warehouse.cover
+    skipped = [(gap.start, gap.end) for gap in place.warehouse.gaps]
+    if covers(union((*cover, *skipped)), first, end):
+        return _Fate.SKIPPED
+    missing = subtract([(first, end)], (*cover, *skipped))
+    if any(overlaps(place.unreported, *each) for each in missing):
+        return _Fate.UNREPORTED
+    return _Fate.PASSED if cover and missing[-1][1] <= cover[-1][0] else _Fate.WAITING
 
 
 def _status_of_unloaded(
-    compared: _Comparison, low: int, high: int, policy: Policy, now_ms: int
+    fate: _Fate, place: PartitionEvidence, extent: Interval, age_ms: int, policy: Policy
 ) -> tuple[Status, str]:
-    warehouse = compared.place.warehouse
-    age_ms = now_ms - max(counted.counted_ms for counted in compared.unloaded)
-    if gap := warehouse.gap_in(low, high):
+    warehouse = place.warehouse
+    if fate is _Fate.SKIPPED and (gap := warehouse.gap_in(*extent)):
         skipped = f"an operator let the load skip addresses {gap.start} to {gap.end}"
         return Status.LOST, f"will not be loaded: {skipped}: {gap.cause}"
-    if age_ms >= policy.delay_ms and any(start >= high for start, _ in warehouse.cover):
+    if fate is _Fate.PASSED and age_ms >= policy.delay_ms:
         return Status.LOST, "were not loaded, and loads have gone on behind them"
     if age_ms < policy.load_delay_ms:
         return Status.PENDING, "have not been loaded yet"
     if not warehouse.cover:
         return Status.UNKNOWN, "have not been loaded: no load of that partition was ever reported"
+    if fate is _Fate.UNREPORTED:
+        start, end = next(each for each in place.unreported if overlaps([each], *extent))
+        changes = "the table was changed between the loads before and behind them"
+        by_what = "by a load whose report is missing, or by something that loads nothing"
+        where = f"{changes} (addresses {start} to {end})"
+        return Status.UNKNOWN, f"are in no load that was reported: {where}, {by_what}"
     overdue, end = phrases.duration(age_ms - policy.load_delay_ms), warehouse.cover[-1][1]
     return Status.UNKNOWN, f"are overdue by {overdue}: loads have consumed up to address {end}"
 
 
 def _finding(
-    status: Status, text: str, count: int, compared: _Comparison, extent: tuple[int | None, int | None]
+    status: Status,
+    text: str,
+    count: int,
+    compared: _Comparison,
+    extent: tuple[int | None, int | None] = (None, None),
 ) -> Finding:
     return Finding(
         status,

@@ -160,7 +160,8 @@ def _status_of_missing(
 ) -> tuple[Status, str]:
     age_ms, heartbeat = now_ms - missing.counted_ms, analysis.heartbeat
     gap = analysis.gap_in(missing.low, missing.high)
-    if gap and covers(union((*analysis.cover, (gap.start, gap.end))), missing.low, missing.high):
+    gaps = ((each.start, each.end) for each in analysis.gaps)
+    if gap and covers(union((*analysis.cover, *gaps)), missing.low, missing.high):
         return Status.LOST, f"can no longer be mirrored: {gap.cause} (addresses {gap.start} to {gap.end})"
     if missing.is_within(analysis.cover):
         return Status.LOST, "are not in the copy, although its log reaches beyond them: the copy differs"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.audit import phrases
 from headrace.audit.batches.damage import NO_PRODUCER
@@ -40,6 +40,8 @@ from headrace.audit.verdicts.corruption import (
 )
 from headrace.audit.verdicts.hop_counts import judge_counts
 from headrace.audit.verdicts.silence import judge_silence
+
+STARTED_SLACK_MS: Final = 5 * 60_000  # clocks that are less off are not put right (`audit.store.clocks`)
 
 
 class Identity(NamedTuple):
@@ -264,14 +266,17 @@ def _first_address(case: _Case) -> int:
     """Returns the first address at which events of this hour and producer may lie.
 
     What lies before the first counted address was there before it was counted: no event of a later time or of
-    a later publisher. Any other event may lie in a tally that has not arrived, or was deleted uncounted.
+    a later publisher. Nor does one of a later publisher lie before what was counted when it started. Any
+    other event may lie in a tally that has not arrived, or was deleted uncounted.
     """
     known, counted_ms = case.log.known(), case.log.first_counted_ms
     if not known or counted_ms is None:
         return 0
     publisher = case.evidence.publisher_of(case.identity.producer_id)
     started_ms = case.evidence.hour_ms if publisher is None else publisher.started_ms
-    return known[0][0] if counted_ms < max(started_ms, case.evidence.hour_ms) else 0
+    first = known[0][0] if counted_ms < max(started_ms, case.evidence.hour_ms) else 0
+    before_ms = None if publisher is None else publisher.started_ms - STARTED_SLACK_MS
+    return max([first, *(end for end, at_ms in case.log.counted if before_ms and at_ms < before_ms)])
 
 
 def _is_proven_overtaken(case: _Case, missing: _Missing) -> bool:

@@ -8,7 +8,7 @@ other.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from headrace.audit import phrases
 from headrace.audit.evidence import (
@@ -123,10 +123,16 @@ def _missing_tallies(
 
 
 def _silent_auditor(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
-    heartbeats = (place.datacenter.heartbeat for place in evidence.partitions.values())
-    last_ms = max((heartbeat.at_ms for heartbeat in heartbeats if heartbeat), default=None)
+    beats = {number: place.datacenter.heartbeat for number, place in sorted(evidence.partitions.items())}
+    last_ms = max((beat.at_ms for beat in beats.values() if beat), default=None)
     silence_ms = min(policy.silence_ms, policy.delay_ms)
-    if last_ms is None or last_ms >= min(now_ms - silence_ms, evidence.end_ms):
+    due_ms = min(now_ms - silence_ms, evidence.end_ms)
+    if last_ms is None:
+        return
+    if last_ms >= due_ms:
+        if evidence.is_counted_from_log:
+            late = {number: beat.at_ms for number, beat in beats.items() if beat and beat.at_ms < due_ms}
+            yield from _unread_logs(late, evidence, policy, now_ms)
         return
     yield Finding(
         Status.UNKNOWN if last_ms < now_ms - policy.delay_ms else Status.PENDING,
@@ -135,6 +141,24 @@ def _silent_auditor(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator
         f"not known what {evidence.topic}, {phrases.hour(evidence.hour_ms)}, holds; is it running, and is "
         "_audit mirrored?",
     )
+
+
+def _unread_logs(
+    late: Mapping[int, int], evidence: Evidence, policy: Policy, now_ms: int
+) -> Iterator[Finding]:
+    """Yields logs that the auditor cannot read, although it reads others: their producers need not report.
+
+    `late`: partition → when it read that log last.
+    """
+    for partition, at_ms in late.items():
+        yield Finding(
+            Status.UNKNOWN if at_ms < now_ms - policy.delay_ms else Status.PENDING,
+            PRODUCER_HOP,
+            f"{evidence.datacenter}'s auditor has not read partition {partition} of {evidence.topic} since "
+            f"{phrases.instant(at_ms)}, so it is not known what it holds of "
+            f"{phrases.hour(evidence.hour_ms)}; has it a leader?",
+            partition=partition,
+        )
 
 
 def _lagging_auditor(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
