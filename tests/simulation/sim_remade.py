@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from headrace.broker.network.peers import Lost
+from headrace.broker.network.links import Lost
 from headrace.client.calls import produce_call
 from headrace.coordination import documents, znodes
 from headrace.coordination.errors import CoordinationError, TopicNotRegisteredError
@@ -157,8 +157,8 @@ class SimRemade(SimClient):
         problems = []
         for at, header in hop(content):
             (value,) = decode_columns(content[at : at + header.size_bytes]).values
-            life, number, _ = (value or b"").split(b" ", 2)
-            sent = _Sent(int(life), int(number))
+            in_life, number, _ = (value or b"").split(b" ", 2)
+            sent = _Sent(int(in_life), int(number))
             if sent in held:
                 problems.append(f"record {sent.number} is there twice, and was sent once")
             held[sent] = header.base_offset

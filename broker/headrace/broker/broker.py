@@ -130,11 +130,7 @@ class Broker:
         self._groups = self._serve_groups(self._offsets)
         self._listener = self._server.bind(*options.listen, self._service)
         self._peers = Peers(self._loop, bound=self._server.connections.bound, descriptors=descriptor_limit())
-        self._front: Listener | None = None
-        if options.front_listen is not None:
-            advertised = options.front_advertise or options.front_listen
-            front = FrontService(self._state, producer_ids, advertised, self._peers)
-            self._front = self._server.bind(*options.front_listen, front)
+        self._front = self._bind_front(producer_ids)
 
     def run(self) -> None:
         """Serves until stopped. Raises the error that made starting impossible."""
@@ -178,6 +174,14 @@ class Broker:
             "connections": self._server.status(),
             "disk": self._disk.status(),
         }
+
+    def _bind_front(self, producer_ids: ProducerIds) -> Listener | None:
+        options = self._options
+        if options.front_listen is None:
+            return None
+        advertised = options.front_advertise or options.front_listen
+        front = FrontService(self._state, producer_ids, advertised, self._peers)
+        return self._server.bind(*options.front_listen, front)
 
     def _serve_settings(self) -> BrokerConfigRegistry:
         registry = BrokerConfigRegistry(self._session)
