@@ -15,6 +15,10 @@ PATHS = TopicPaths("/data", "t")
 LIMIT_BYTES = 10_000
 
 
+class Died(BaseException):
+    """Stands for SIGKILL."""
+
+
 class Limited(MemoryHdfs):
     """A read returns no more than an HDFS client reads at once."""
 
@@ -58,6 +62,28 @@ def test_manifests_and_states_that_are_larger_than_one_read_are_read(monkeypatch
     monkeypatch.setattr(commitlog, "FILE_SIZE_MAX_BYTES", LIMIT_BYTES)
     with pytest.raises(ManifestError, match=r"it has \d+ bytes"):
         log.manifests()
+
+
+def test_a_run_that_died_behind_a_large_state_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next run finds that state there, and looks whether it is whole."""
+    monkeypatch.setattr(commitlog, "READ_SIZE_MAX_BYTES", LIMIT_BYTES)
+    monkeypatch.setattr(commitlog, "STATE_EVERY", 1)
+    hdfs = Limited()
+    log = CommitLog(hdfs, PATHS)
+    manifest = commit(log, 100)
+    hdfs.files |= {file.staged: b"?" for file in manifest.files}
+
+    def die(call: str) -> None:
+        if call == "delete":
+            raise Died
+
+    hdfs.before = die
+    with pytest.raises(Died):
+        log.complete(manifest, None)
+    hdfs.before = lambda _: None
+    assert len(hdfs.files[PATHS.state(0)]) > LIMIT_BYTES
+    assert log.complete_all(None) == [manifest]
+    assert log.to_complete() == [] and len(log.state().files) == 100
 
 
 def test_a_change_that_nobody_could_read_is_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:

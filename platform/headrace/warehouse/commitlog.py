@@ -374,7 +374,7 @@ class CommitLog:
         # An earlier try of this change, or another run, has written this state; an older headrace, which
         # wrote it in place, may have been killed half way.
         try:
-            TableState.from_json(self.hdfs.read(target), target)
+            TableState.from_json(self._read(target), target)
         except ManifestError:
             self.hdfs.delete(target)
             self.hdfs.rename(staged, target)
