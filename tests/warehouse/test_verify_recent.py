@@ -15,7 +15,7 @@ import pytest
 
 from drill.drill_tables import HOUR, TOPIC, FolderHdfs, Table, load
 from headrace.audit.topic.said_of_tables import PROBLEMS_PER_RECORD_MAX, RECENT, VerifiedRecord
-from headrace.warehouse import commitlog
+from headrace.warehouse import commitlog, completing, crash
 from headrace.warehouse.change import TopicTable
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.counting import NotParquetError, count_file
@@ -24,6 +24,7 @@ from headrace.warehouse.layout import HOUR_MS, TopicPaths
 from headrace.warehouse.manifest import TableState
 from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.report import TEXT_MAX_CHARS, verified_record
+from headrace.warehouse.retain import retain_topic
 from headrace.warehouse.verify import NEW_MS, SHARES, VerifyResult, recent_hours, share_of, verify_topic
 
 WAREHOUSE = WarehouseOptions("hdfs://x", "http://x", "x:1", "http://x", audit=False)
@@ -180,6 +181,42 @@ def test_a_load_beside_a_verification_is_no_problem(
     monkeypatch.setattr(CommitLog, "state", read)
     found = verify_topic(table)
     assert (found.problems, found.files, found.changes) == ((), 6, 3)
+
+
+class Died(BaseException):
+    """Stands for SIGKILL."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "step"), [("load", "committed"), ("load", "moved-one"), ("retain", "committed")]
+)
+def test_nothing_is_lost_of_a_change_that_was_interrupted_behind_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, step: str
+) -> None:
+    """The audit would call the hour lost, and it could not be sealed, until the next verification."""
+    monkeypatch.setattr(completing, "COMPLETION_WAIT_S", 0.0)
+    table = table_of(tmp_path)
+    before = table.log.state().files
+
+    def reached(at: str) -> None:
+        if at == step:
+            raise Died
+
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        patch.setattr(crash, "reached", reached)
+        if kind == "load":
+            load(Table(table.hdfs, table.log, random.Random(2)), 4_000, 20)  # type: ignore[arg-type]
+        else:
+            retain_topic(replace(table, clock_ms=lambda: HOUR + 2 * HOUR_MS), keep_ms=HOUR_MS)
+    problem = "change 2 is committed but not complete; the next load completes it"
+    found = verify_topic(table)
+    assert (found.problems, found.of_files) == ((problem,), ())
+    # What is missing beside it is found all the same.
+    other = next(path for path, file in before.items() if file.hour_ms == HOUR + HOUR_MS)
+    table.hdfs.delete(other)
+    assert verify_topic(table).problems == (problem, f"{other} is missing (20 rows)")
+    table.log.complete_all(None)
+    assert verify_topic(table).problems == (f"{other} is missing (20 rows)",)
 
 
 def test_every_hour_has_a_turn_within_a_week(tmp_path: Path) -> None:
