@@ -16,7 +16,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from headrace.warehouse import crash
@@ -24,6 +24,7 @@ from headrace.warehouse.hdfs.client import READ_SIZE_MAX_BYTES, HdfsClient
 from headrace.warehouse.hdfs.errors import HdfsError, HdfsMissingError
 from headrace.warehouse.layout import TopicPaths, padded
 from headrace.warehouse.manifest import (
+    SUMS,
     DataFile,
     DeadFile,
     Manifest,
@@ -121,17 +122,8 @@ class CommitLog:
             if manifest.sequence <= written.sequence:
                 made = made.after(manifest)
         # A state of an older headrace, from which this one was made, may not have had the sums.
-        sums = () if written.counted_from else ("written", "deleted", "counted")
-        names = (
-            "sequence",
-            "ends",
-            "files",
-            "dead_files",
-            "schema_id",
-            "schema_datacenter",
-            "changed",
-            *sums,
-        )
+        unknown = SUMS if written.counted_from else ()
+        names = [each.name for each in fields(TableState) if each.name not in unknown]
         other = [name for name in names if getattr(made, name) != getattr(written, name)]
         if not other:
             return ""

@@ -23,6 +23,8 @@ DEDUPE_FORMAT: Final = 3
 """The format of dedupes, for the same reason."""
 Kind = Literal["load", "replay", "compact", "retain", "move", "refill", "dedupe"]
 _FORMATS: Final = {"move": MOVE_FORMAT, "dedupe": DEDUPE_FORMAT}
+SUMS: Final = ("written", "deleted", "counted")
+"""The fields of a `TableState` that add up rows since the change `counted_from`."""
 
 
 class ManifestError(Exception):
