@@ -54,16 +54,14 @@ def interrupt(
     begin = session.transaction
 
     def call(run: Callable[[], Any]) -> Any:
+        monkeypatch.setattr(session, "transaction", begin)
         if answer_lost:
             run()
         others()
         return session._call(run)
 
-    def transaction() -> Transaction:
-        monkeypatch.setattr(session, "transaction", begin)
-        return Transaction(session._client.transaction, call)
-
-    monkeypatch.setattr(session, "transaction", transaction)
+    # Some transactions are begun for their size alone: the first one that is committed is meant.
+    monkeypatch.setattr(session, "transaction", lambda: Transaction(session._client.transaction, call))
 
 
 @pytest.mark.parametrize("answer_lost", [False, True], ids=["late", "answer lost"])

@@ -279,7 +279,7 @@ class TopicRegistry:
     def _commit(self, change: Transaction, name: str, topic_id: UUID) -> None:
         """Commits a change of a topic's nodes, unless the name has another topic by now.
 
-        The versions of that one's nodes are no guard: they begin at 0 again. The version of the node of all
+        The versions of its nodes are no guard: they begin at 0 again. The version of the node of all
         topics is, also for a transaction that is repeated because its answer was lost.
         """
         present = self._session.exists(znodes.TOPICS)

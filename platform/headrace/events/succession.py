@@ -69,7 +69,7 @@ def open_journal(
 def succeed(
     journal: Journal, description: Mapping[str, str | int], report: ReportOf, audit_topic_id: UUID
 ) -> int:
-    """Adopts the journals of dead publishers beside this one's, as `adopt` does.
+    """Adopts the journals of dead publishers beside the journal of this one, as `adopt` does.
 
     `audit_topic_id`: it tells this cluster from an earlier one with the same addresses. Without one, of a
     broker that knows no ids, nothing is adopted.
