@@ -150,7 +150,8 @@ class DiskFaults:
         self._world.disks.forget(folder)
         self._world.note(f"broker {number} gets an empty disk")
         self._world.start(number)
-        self._recover(number, self._world.high_watermark())
+        # At address 0 it would have everything at once, and the next broker would lose its disk, too.
+        self._recover(number, max(1, self._world.high_watermark()))
 
     def _recover(self, number: int, address: int) -> None:
         """Waits until a broker has everything again."""
