@@ -206,9 +206,9 @@ def test_replicas_that_are_being_added_keep_no_producer_waiting(roles: Roles) ->
     for state, is_below in (
         (alone, False),
         (PartitionState(ME, 0, (ME, 2, 3), (ME,), adding=(2, 3)), False),
-        (PartitionState(ME, 0, (ME, 2, 3), (ME, 2), adding=(3,)), False),
-        (PartitionState(ME, 0, (ME, 2, 3), (ME, 2, 3)), False),
-        (PartitionState(ME, 1, (ME, 2, 3), (ME,)), True),
+        (PartitionState(ME, 1, (ME, 2, 3), (ME, 2), adding=(2, 3)), False),
+        (PartitionState(ME, 2, (ME, 2, 3), (ME, 2, 3)), False),
+        (PartitionState(ME, 3, (ME, 2, 3), (ME,)), True),
     ):
         roles.bench.apply(TopicState("t", ID, {0: state}, settings))
         roles.bench.workers.run()
