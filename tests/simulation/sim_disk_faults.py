@@ -111,7 +111,7 @@ class DiskFaults:
         if not (self._may_lose() and self._is_known_to_be_older(number, copied)):
             self._world.later(RETRY_MS, lambda: self._put_back(number, copied, retries - 1))
             return
-        world, high_watermark = self._world, self._world.high_watermark()
+        world, high_watermark = self._world, max(1, self._world.high_watermark())
         self._faults.sick = number
         self._faults.count("older-disk")
         for broker in list(world.brokers.values()):
