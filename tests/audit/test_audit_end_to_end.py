@@ -138,7 +138,7 @@ def bring_again(site: Site, topic: str, hour_ms: int) -> None:
     resender = Resender(default_state_dir())
     (west,) = [each for each in judged(site.store, topic, [hour_ms]) if each.evidence.datacenter == "west"]
     plan = resender.plan(west.evidence, west.verdict.findings, 2)
-    assert (plan.record_count, plan.problems) == (7, ())
+    assert (plan.record_count, plan.problems) == (7, ()), west.verdict.findings
     sender = BatchSender(site.clusters["west"].bootstrap, "repair")
 
     class Dies:

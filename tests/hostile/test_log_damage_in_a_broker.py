@@ -99,8 +99,9 @@ def test_what_rots_since_the_last_checkpoint_of_a_killed_broker_is_not_cut_off(
     broker_cluster: StartCluster,
 ) -> None:
     """Nothing but the note beside the log says that it was flushed."""
-    cluster = broker_cluster()
+    cluster = broker_cluster(config={"log.flush.offset.checkpoint.interval.ms": "600000"})
     broker = cluster[1]
+    time.sleep(1)  # what is there in the first half of a second has a checkpoint then
     with RawClient(broker.address) as client:
         client.create_topic("rot")
         for number in range(10):
