@@ -45,7 +45,17 @@ UP_TO_ANALYSIS = Policy(delay_ms=30_000, report_grace_ms=3_000, hops=(PRODUCER_H
 def shared_site(
     zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
-    """One site for all tests of this file; each test creates its own topics."""
+    """One site for all tests of this file; each test creates its own topics. Its publishers' state is its own:
+    what other sites' publishers have left may have the same topic, producer id and numbers.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("HEADRACE_STATE_DIR", str(tmp_path_factory.mktemp("state")))
+        yield from _shared_site(zookeeper_server, tmp_path_factory)
+
+
+def _shared_site(
+    zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
     with running_site(zookeeper_server, tmp_path_factory.mktemp("site"), POLICY) as site:
         yield site
 
