@@ -45,8 +45,10 @@ UP_TO_ANALYSIS = Policy(delay_ms=30_000, report_grace_ms=3_000, hops=(PRODUCER_H
 def shared_site(
     zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
-    """One site for all tests of this file; each test creates its own topics. Its publishers' state is its own:
-    what other sites' publishers have left may have the same topic, producer id and numbers.
+    """One site for all tests of this file; each test creates its own topics.
+
+    The publishers' state is the site's own: what those of other sites have left may name the same topic,
+    producer id and numbers.
     """
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("HEADRACE_STATE_DIR", str(tmp_path_factory.mktemp("state")))
