@@ -19,6 +19,7 @@ pytest_plugins = [
     "fix_cli",
     "fix_clients",
     "fix_containers",
+    "fix_loop",
     "fix_replica_manager",
     "fix_replicas",
     "fix_datacenter",

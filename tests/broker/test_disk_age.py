@@ -79,7 +79,24 @@ def test_what_zookeeper_does_not_know_alarms_nobody(
     started(tmp_path, session)
     DiskAges(session).note(BROKER, DiskAge(first_id, 1))
     assert started(tmp_path, session)[0] == first_id
-    session.set(znodes.disk(BROKER), b"{")
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"{",
+        b"[]",
+        b'{"version": 1}',
+        b'{"version": 1, "directory_id": "%s", "age": Infinity}',
+        b'{"version": 1, "directory_id": "%s", "age": true}',
+        b'{"version": 1, "directory_id": 5, "age": 9}',
+    ],
+)
+def test_a_node_that_holds_no_age_alarms_nobody(
+    tmp_path: Path, session: SimSession, caplog: pytest.LogCaptureFixture, damaged: bytes
+) -> None:
+    first_id, _ = started(tmp_path, session)
+    session.set(znodes.disk(BROKER), damaged.replace(b"%s", first_id.encode()))
     assert started(tmp_path, session)[0] == first_id
     assert "/headrace/disks/3: not the age of a disk" in caplog.text
 

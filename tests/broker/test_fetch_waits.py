@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,13 +26,6 @@ FOREVER_MS = 300_000
 MUCH = 2**31 - 1
 FAR_FUTURE_MS = 10**15
 VERSION = 12
-
-
-@pytest.fixture
-def loop() -> Iterator[EventLoop]:
-    made = EventLoop()
-    yield made
-    made.close()
 
 
 class Reader:

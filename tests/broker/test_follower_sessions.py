@@ -28,13 +28,6 @@ VERSION = 17
 LAG_MAX_MS = 1_000.0
 
 
-@pytest.fixture
-def loop() -> Iterator[EventLoop]:
-    made = EventLoop()
-    yield made
-    made.close()
-
-
 class Site(SomePartitions):
     """A leader of partitions that broker 2 follows, in sync from the start; its clock is the test's."""
 

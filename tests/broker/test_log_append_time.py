@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,13 +18,6 @@ from headrace.wire.primitives import NO_UUID
 from headrace.wire.records import Record, decode_records, encode_batch
 
 VERSION = 12
-
-
-@pytest.fixture
-def loop() -> Iterator[EventLoop]:
-    made = EventLoop()
-    yield made
-    made.close()
 
 
 def test_it_is_the_time_of_the_append_however_long_the_flush_takes(tmp_path: Path, loop: EventLoop) -> None:

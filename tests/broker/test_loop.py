@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -11,13 +10,6 @@ import pytest
 from headrace.broker.loop import TIMERS_PURGE_MIN, EventLoop, describe
 from headrace.broker.promise import Promise
 from headrace.broker.workers import Workers
-
-
-@pytest.fixture
-def loop() -> Iterator[EventLoop]:
-    made = EventLoop()
-    yield made
-    made.close()
 
 
 class Defective:

@@ -29,13 +29,6 @@ CONFIG = BrokerConfig().topic_config({})
 
 
 @pytest.fixture
-def loop() -> Iterator[EventLoop]:
-    made = EventLoop()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def checks(loop: EventLoop) -> Iterator[RecordChecks]:
     made = RecordChecks(loop)
     yield made

@@ -58,11 +58,12 @@ def test_an_age_that_cannot_be_written_does_not_count(
         assert directory.age == 0
 
 
-def test_an_age_that_is_no_number_is_damage(tmp_path: Path) -> None:
+@pytest.mark.parametrize("age", ['"old"', "Infinity", "-1", "1.5", "null", "true", '"1"'])
+def test_an_age_that_is_no_number_is_damage(tmp_path: Path, age: str) -> None:
     with LogDirectory(tmp_path) as directory:
         directory.claim(7)
         owner = tmp_path / OWNER_FILE
-        owner.write_text(owner.read_text().replace('"age": 0', '"age": "old"'))
+        owner.write_text(owner.read_text().replace('"age": 0', f'"age": {age}'))
         with pytest.raises(LogDamagedError, match="does not say whose directory this is"):
             directory.claim(7)
 

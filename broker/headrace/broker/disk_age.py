@@ -6,7 +6,6 @@ acknowledged. So the directory has an age, which the broker counts up each minut
 in ZooKeeper. A directory that is younger than ZooKeeper knows becomes another one, by its id: the controller
 takes it out of the in-sync sets, as it does with an empty disk, and its logs follow the leaders'. Partitions
 that have this replica alone keep it: nobody else has anything.
-
 """
 
 from __future__ import annotations

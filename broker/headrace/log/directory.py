@@ -32,6 +32,7 @@ OWNER_FILE: Final = "broker.json"
 IDENTITY_FILE: Final = IDENTITY
 LOG_FORMAT: Final = 2  # 1, until November 2026: batches had baseOffset = address
 PARTITION_DIGITS_MAX: Final = 10
+AGE_MAX: Final = 2**63 - 1
 DELETED_SUFFIX: Final = ".deleted"
 STRAY_SUFFIX: Final = ".stray"
 
@@ -67,6 +68,14 @@ def lock(path: Path, way_out: str) -> int:
     return fd
 
 
+def _age_of(owner: dict[str, object]) -> int:
+    """Returns a directory's age; 0 if an earlier version wrote its owner. Raises `ValueError`."""
+    age = owner.get("age", 0)
+    if type(age) is not int or not 0 <= age <= AGE_MAX:  # a bool is an int, too
+        raise ValueError(f"its age is {str(age)[:40]!r}")
+    return age
+
+
 class LogDirectory:
     """Holds the lock while open. Raises `DirectoryLockedError` if another process holds it.
 
@@ -95,7 +104,7 @@ class LogDirectory:
             try:
                 stored = json.loads(file.read_text())
                 owner = stored["broker_id"]
-                self.age = int(stored.get("age", 0))
+                self.age = _age_of(stored)
             except (ValueError, KeyError, TypeError) as error:
                 raise LogDamagedError(
                     f"{file} does not say whose directory this is ({error}). Nothing was changed; write "

@@ -35,10 +35,14 @@ class DiskAges:
             return None
         try:
             fields = documents.decode(path, node.data)
-            return DiskAge(str(fields["directory_id"]), int(fields["age"]))
-        except (CorruptNodeError, KeyError, ValueError, TypeError) as error:
+            directory_id, age = fields["directory_id"], fields["age"]
+        except (CorruptNodeError, KeyError) as error:
             logger.error("%s: not the age of a disk: %s", path, error)
             return None
+        if type(age) is not int or not isinstance(directory_id, str):  # a bool is an int, too
+            logger.error("%s: not the age of a disk: %s", path, node.data[:80])
+            return None
+        return DiskAge(directory_id, age)
 
     def note(self, broker_id: int, noted: DiskAge) -> None:
         """Raises `CoordinationError`."""

@@ -60,11 +60,11 @@ def loaded_ranges(connection: Connection, *where: ColumnElement[bool]) -> Iterat
         ranges[log_partition].append((start, end))
         if is_from_source:
             taken[log_partition].append((start, end))
+    known = sorted({number for _, number, *_ in loads})
     for log_partition, all_ranges in ranges.items():
         cover = union(all_ranges)
         found = LoadedRanges(cover, taken[log_partition], [])
         if len(cover) > 1:
-            known = sorted({number for _, number, *_ in loads})
             of_copy = (each[1:4] for each in loads if each[0] == log_partition and not each[4])
             found.unreported.extend(unreported_between(of_copy, known))
         yield log_partition, found
