@@ -12,6 +12,7 @@ from fix_audit import StartAuditor, wait_for
 from fix_audit_world import BUCKET_MS, DC, HOUR_A, TOPIC, Batch, PartitionBytes, received, resealed
 from fix_broker import StartCluster
 from fix_registry import StartRegistry
+from headrace.audit.counting.metrics import DamagedBatches
 from headrace.audit.counting.narrowing import Expected, differing_places
 from headrace.audit.counting.partition_counter import (
     CountedContent,
@@ -318,9 +319,14 @@ def test_what_differs_is_said_again_and_not_of_a_broker_that_has_left(tmp_path: 
     [said] = comparing.news()
     comparing.now_s += SAY_S
     assert comparing.news() == [said]
+    damaged = DamagedBatches()
+    damaged.add(comparing.records)
+    assert (len(comparing.records), damaged.count) == (2, 1), "it is one batch, however often it is said"
     comparing.topics = {TOPIC: TopicInfo(TOPIC, {0: PartitionInfo(0, 1, 0, (1, 3), (1, 3))})}
     assert comparing.news() == [(LOG.cuts[4], LOG.cuts[5], "")]
     assert comparing.news() == []
+    damaged.add(comparing.records)
+    assert damaged.count == 1
 
 
 def test_many_differences_end_in_one_wide_place(tmp_path: Path) -> None:

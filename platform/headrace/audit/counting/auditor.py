@@ -19,6 +19,7 @@ from headrace.audit.counting.declaring import Declarations
 from headrace.audit.counting.disk_damage import ASK_S as ASK_DISKS_S
 from headrace.audit.counting.disk_damage import DiskDamage
 from headrace.audit.counting.known_ends import known_ends
+from headrace.audit.counting.metrics import DamagedBatches
 from headrace.audit.counting.partition_counter import (
     CountedPartition,
     PartitionCounter,
@@ -33,7 +34,7 @@ from headrace.audit.counting.settings import AuditorSettings, counted_partitions
 from headrace.audit.counting.standing import Standings, TopicMadeAgainError
 from headrace.audit.topic.publish import AuditPublisher, AuditPublishError, UnpublishableRecordError
 from headrace.audit.topic.reader import AuditReader, ReportedProducers
-from headrace.audit.topic.records import DATACENTER_TIER, AuditRecord, CorruptRecord, ReceivedRecord
+from headrace.audit.topic.records import DATACENTER_TIER, AuditRecord, ReceivedRecord
 from headrace.client import Admin, Consumer
 from headrace.client.admin import EARLIEST
 from headrace.client.cluster import TopicInfo
@@ -109,7 +110,7 @@ class Auditor:
         self._look_at_s: dict[tuple[str, int], float] = {}  # partition → when to look closely (again)
         self._looks: dict[tuple[str, int], int] = {}  # partition → close looks in a row that did not help
         self._look_after_s = self._ask_disks_at_s = 0.0
-        self._corrupt_count, self._problem = 0, "starting"
+        self._damaged, self._problem = DamagedBatches(), "starting"
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -146,7 +147,7 @@ class Auditor:
             "datacenter": self.settings.datacenter,
             "trouble": self._problem,
             "unsaid": len(self._unpublished),
-            "corrupt": self._corrupt_count,
+            "corrupt": self._damaged.count,
             "set_aside": [each._asdict() for each in dict(self._reader.set_aside).values()],
             "partitions": partitions_status(dict(self._counters), dict(self._stuck)),
         }
@@ -387,8 +388,7 @@ class Auditor:
                 # The audit will not know what it counted; the others must not wait for it.
                 logger.error("a record about %s cannot be published: %s", record.key(), error)
         self._publisher.flush()
-        damages = (record for record in self._unpublished if isinstance(record, CorruptRecord))
-        self._corrupt_count += sum(bool(damage.cause) for damage in damages)
+        self._damaged.add(self._unpublished)
         self._unpublished.clear()
         counters = known_ends(self._counters, self._consumer)
         ids = {topic: topic_id for (topic, _), topic_id in self._counted_ids.items()}

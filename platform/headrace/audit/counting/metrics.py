@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from headrace.audit.topic.records import CorruptRecord
 from headrace.process.metrics import Metric, Sample, metric, seconds
 
 _DRILL: Final = (
@@ -16,6 +17,36 @@ _DRILL: Final = (
     ("unknown", "Planted failures that the audit did not name in time"),
     ("doubted", "Planted failures that a drill called found, and the audit does not name now"),
 )
+
+
+KNOWN_MAX: Final = 100_000
+"""Damaged batches that are known by their addresses; further ones are counted each time they are said."""
+
+
+class DamagedBatches:
+    """Counts each damaged batch once: what still differs on a replica is said again every few minutes."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._known: set[tuple[str, str, int, int, int]] = set()
+
+    def add(self, said: Iterable[object]) -> None:
+        """Counts those of the records that are about damage."""
+        for record in said:
+            if not isinstance(record, CorruptRecord) or not record.cause:
+                continue
+            place = (
+                record.tier,
+                record.topic,
+                record.log_partition,
+                record.from_address,
+                record.to_address,
+            )
+            if place in self._known:
+                continue
+            self.count += 1
+            if len(self._known) < KNOWN_MAX:
+                self._known.add(place)
 
 
 def metrics(status: Mapping[str, Any]) -> Iterator[Metric]:
