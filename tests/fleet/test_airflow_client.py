@@ -188,6 +188,8 @@ def test_the_run_that_an_asset_caused_is_found(connect: Connect, clock: Clock) -
     event = {"source_dag_id": "load-page-view", "source_run_id": RUN["dag_run_id"]}
     airflow = FakeAirflow(
         {
+            ("GET", RUN_PATH): [RUN],
+            ("GET", f"{RUN_PATH.rpartition('/')[0]}/else"): [{**RUN, "dag_run_id": "else"}],
             ("GET", "/dags/seal/dagRuns"): [{"dag_runs": [other]}, {"dag_runs": [mine, other]}],
             ("GET", "/dags/seal/dagRuns/b/upstreamAssetEvents"): [{"asset_events": [event]}],
         }
@@ -195,6 +197,29 @@ def test_the_run_that_an_asset_caused_is_found(connect: Connect, clock: Clock) -
     assert connect(airflow).run_caused_by("seal", run(), timeout_s=5).run_id == "b"
     with pytest.raises(AirflowError, match=r"no run of seal followed .* is seal paused"):
         connect(airflow).run_caused_by("seal", run(run_id="else"), timeout_s=5)
+
+
+@pytest.mark.parametrize(("queued_at", "follows"), [("09:00:10.5Z", True), ("09:00:09.5Z", False)])
+def test_a_run_that_was_queued_once_the_cause_had_ended_follows_it(
+    connect: Connect, queued_at: str, follows: bool
+) -> None:
+    """Airflow puts an update down to no run if an earlier one waited for the same run, which began later."""
+    sealing = {**RUN, "dag_id": "seal", "dag_run_id": "b", "run_type": "asset_triggered"}
+    sealing["queued_at"] = f"2026-11-24T{queued_at}"
+    event = {"source_dag_id": "load-page-view", "source_run_id": "an earlier load"}
+    load = {**RUN, "state": "success", "end_date": "2026-11-24T09:00:10Z"}
+    airflow = FakeAirflow(
+        {
+            ("GET", RUN_PATH): [load],
+            ("GET", "/dags/seal/dagRuns"): [{"dag_runs": [sealing]}],
+            ("GET", "/dags/seal/dagRuns/b/upstreamAssetEvents"): [{"asset_events": [event]}],
+        }
+    )
+    if follows:
+        assert connect(airflow).run_caused_by("seal", run(), timeout_s=5).run_id == "b"
+        return
+    with pytest.raises(AirflowError, match=r"no run of seal followed"):
+        connect(airflow).run_caused_by("seal", run(), timeout_s=5)
 
 
 def test_a_refusal_is_one_line_with_the_servers_message(connect: Connect) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import quote
@@ -48,6 +49,8 @@ class Run(NamedTuple):
     run_id: str
     state: str
     run_type: str
+    queued_at: datetime | None = None
+    ended_at: datetime | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -55,7 +58,12 @@ class Run(NamedTuple):
 
     @staticmethod
     def from_json(row: Mapping[str, Any]) -> Run:
-        return Run(row["dag_id"], row["dag_run_id"], row["state"], row["run_type"])
+        times = (_time(row.get(name)) for name in ("queued_at", "end_date"))
+        return Run(row["dag_id"], row["dag_run_id"], row["state"], row["run_type"], *times)
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
 
 
 class TaskState(NamedTuple):
@@ -162,10 +170,18 @@ class AirflowClient:
         return [Run.from_json(row) for row in found["dag_runs"]]
 
     def run_caused_by(self, dag_id: str, cause: Run, *, timeout_s: float) -> Run:
-        """Waits for the run of `dag_id` that was started by an asset which the run `cause` has updated."""
+        """Waits for the run of `dag_id` that was started by an asset which the run `cause` has updated.
+
+        That is also one that an asset started, and that was queued once `cause` had ended: if an earlier
+        update waited already, Airflow puts the later one down to no run.
+        """
         for _ in self._polls(timeout_s):
+            ended_at = self.run(cause.dag_id, cause.run_id).ended_at
             for run in self.runs(dag_id):
-                if run.run_type == "asset_triggered" and self._was_caused_by(run, cause):
+                if run.run_type != "asset_triggered":
+                    continue
+                is_later = ended_at is not None and run.queued_at is not None and run.queued_at >= ended_at
+                if is_later or self._was_caused_by(run, cause):
                     return run
         raise AirflowError(
             f"no run of {dag_id} followed run {cause.run_id} of {cause.dag_id} "
