@@ -53,6 +53,7 @@ class LimitsBench:
         instance_id: str | None = None,
         session_ms: int = SESSION_MS,
         known: bool = False,
+        protocol_type: str = "consumer",
     ) -> ErrorCode | None:
         request = Join(
             group_id=group_id,
@@ -62,7 +63,7 @@ class LimitsBench:
             client_host="127.0.0.1",
             session_timeout_ms=session_ms,
             rebalance_timeout_ms=REBALANCE_MS,
-            protocol_type="consumer",
+            protocol_type=protocol_type,
             protocols=protocols,
             requires_known_member=known,
         )
@@ -71,12 +72,14 @@ class LimitsBench:
         self.replies += replies
         return replies[0].error if replies else None
 
-    def sync(self, group_id: str, member_id: str, assignment: bytes = b"") -> ErrorCode:
+    def sync(
+        self, group_id: str, member_id: str, assignment: bytes = b"", *, generation_id: int = 1
+    ) -> ErrorCode:
         request = Sync(
             group_id=group_id,
             member_id=member_id,
             group_instance_id=None,
-            generation_id=1,
+            generation_id=generation_id,
             protocol_type=None,
             protocol_name=None,
             assignments={member_id: assignment},
@@ -144,6 +147,40 @@ def test_the_memory_of_all_groups_is_bounded_and_comes_back(monkeypatch: pytest.
     bench.wait(REBALANCE_MS + SESSION_MS)
     assert bench.coordinator.groups() == []
     assert bench.join("g-7", large) is ErrorCode.NONE
+
+
+def test_names_of_members_are_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids of static members took 3 MB each, without a bound."""
+    monkeypatch.setattr(coordinator_module, "ALL_METADATA_MAX_BYTES", 100_000)
+    bench = LimitsBench()
+    assert bench.join("g", instance_id="x" * MEMBER_METADATA_MAX_BYTES) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert bench.join("g", protocol_type="x" * 256) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert bench.join("g-1", instance_id="x" * 60_000) is ErrorCode.NONE
+    assert bench.join("g-2", instance_id="x" * 60_000) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    bench.wait(REBALANCE_MS + SESSION_MS)
+    assert bench.join("g-2", instance_id="x" * 60_000) is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("of", ["a group", "all groups"])
+@pytest.mark.parametrize("instance_id", [None, "i"])
+def test_members_that_ask_for_no_more_than_they_have_join_again_at_the_bound(
+    monkeypatch: pytest.MonkeyPatch, of: str, instance_id: str | None
+) -> None:
+    """Each was counted as a newcomer besides: a full group lost all its members with the next rebalance."""
+    if of == "a group":
+        monkeypatch.setattr(group_module, "GROUP_METADATA_MAX_BYTES", 100_000)
+    else:
+        monkeypatch.setattr(coordinator_module, "ALL_METADATA_MAX_BYTES", 100_000)
+    bench = LimitsBench()
+    large = (MemberProtocol("range", bytes(40_000)),)
+    assert bench.join("g", large, instance_id=instance_id) is ErrorCode.NONE
+    member = bench.replies[0].member_id
+    assert bench.sync("g", member, bytes(40_000)) is ErrorCode.NONE
+    assert bench.join("g", large) in (ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert bench.join("g", large, member_id=member, instance_id=instance_id) is ErrorCode.NONE
+    assert bench.sync("g", member, bytes(40_000), generation_id=2) is ErrorCode.NONE
+    if instance_id is not None:
+        assert bench.join("g", large, instance_id=instance_id) is ErrorCode.NONE
 
 
 def test_ids_of_members_that_never_join_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,6 +225,42 @@ def test_a_restarted_static_member_brings_its_settings() -> None:
     assert [member.client_host for member in group.members] == ["/127.0.0.1", "/127.0.0.2"]
 
 
+def test_a_static_member_that_is_away_for_longer_than_a_rebalance_keeps_its_place() -> None:
+    """It was removed with the rebalance timeout, although its session was not over: all rebalanced again."""
+    bench = CoordinatorBench()
+    lead, away = bench.join(), bench.join(instance_id="away", session_ms=10 * REBALANCE_MS)
+    bench.wait(DELAY_MS)
+    leader, absent = lead[0], away[0]
+    bench.sync(leader.member_id, 1, {absent.member_id: b"A"})
+    again = bench.join(leader.member_id)
+    bench.wait(REBALANCE_MS)
+    [second] = again
+    assert (second.generation_id, len(second.members)) == (2, 2)
+    bench.sync(leader.member_id, 2, {absent.member_id: b"A"})
+    assert bench.heartbeat(absent.member_id, 1) is ErrorCode.ILLEGAL_GENERATION
+    [back] = bench.join(instance_id="away", session_ms=10 * REBALANCE_MS)
+    assert (back.error, back.generation_id) == (ErrorCode.NONE, 2)
+    assert [r.assignment for r in bench.sync(back.member_id, 2)] == [b"A"]
+
+
+def test_a_static_leader_that_is_away_leads_no_more_and_leaves_with_its_session() -> None:
+    bench = CoordinatorBench()
+    away, follow = bench.join(instance_id="away", session_ms=2 * REBALANCE_MS), bench.join()
+    bench.wait(DELAY_MS)
+    bench.sync(away[0].member_id, 1, {})
+    again = bench.join(follow[0].member_id, protocols=(MemberProtocol("range", b"changed"),))
+    bench.wait(REBALANCE_MS)
+    [leader] = again
+    assert leader.leader_id == leader.member_id == follow[0].member_id
+    bench.sync(leader.member_id, 2, {})
+    bench.coordinator.leave("g", leader.member_id, None, bench.now_ms)
+    bench.wait(REBALANCE_MS - 1 - DELAY_MS)
+    [group] = bench.coordinator.groups()
+    assert group.state is GroupState.PREPARING_REBALANCE
+    bench.wait(2 * DELAY_MS)
+    assert bench.coordinator.groups() == []
+
+
 def test_the_protocol_with_most_votes_wins_and_unknown_protocols_are_refused() -> None:
     bench = CoordinatorBench()
     sticky_first = (MemberProtocol("sticky", b""), MemberProtocol("range", b""))

@@ -20,6 +20,7 @@ from headrace.broker.groups.types import (
     ALL_METADATA_MAX_BYTES,
     GROUPS_MAX,
     MEMBER_METADATA_MAX_BYTES,
+    PROTOCOL_TYPE_LENGTH_MAX,
     PROTOCOLS_MAX,
     GroupDescription,
     GroupLimits,
@@ -91,7 +92,7 @@ class GroupCoordinator:
         assigned_bytes = sum(map(len, request.assignments.values()))
         if group is None:
             reply(SyncReply(error=error))
-        elif self._size_bytes + assigned_bytes > ALL_METADATA_MAX_BYTES:
+        elif self._has_no_room(assigned_bytes - group.assigned_bytes):
             reply(SyncReply(error=ErrorCode.COORDINATOR_NOT_AVAILABLE))
         else:
             before_bytes = group.size_bytes
@@ -111,7 +112,8 @@ class GroupCoordinator:
             return error
         before_bytes = group.size_bytes
         error = group.leave(member_id, instance_id, now_ms)
-        self._changed(group, before_bytes)
+        if error is ErrorCode.NONE:
+            self._changed(group, before_bytes)
         return error
 
     def check_commit(
@@ -200,11 +202,15 @@ class GroupCoordinator:
         session_ms = request.session_timeout_ms
         if not limits.session_timeout_min_ms <= session_ms <= limits.session_timeout_max_ms:
             return ErrorCode.INVALID_SESSION_TIMEOUT
-        if len(request.protocols) > PROTOCOLS_MAX:
+        if len(request.protocols) > PROTOCOLS_MAX or len(request.protocol_type) > PROTOCOL_TYPE_LENGTH_MAX:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        size_bytes = sum(len(p.name) + len(p.metadata) for p in request.protocols)
-        if size_bytes > MEMBER_METADATA_MAX_BYTES:
+        if request.metadata_bytes > MEMBER_METADATA_MAX_BYTES:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
-        if self._size_bytes + size_bytes > ALL_METADATA_MAX_BYTES:
+        group = self._groups.get(request.group_id)
+        if self._has_no_room(request.metadata_bytes if group is None else group.growth_bytes(request)):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
+
+    def _has_no_room(self, growth_bytes: int) -> bool:
+        """Whether all groups' memory is taken. Members that need no more than they have are still served."""
+        return growth_bytes > 0 and self._size_bytes + growth_bytes > ALL_METADATA_MAX_BYTES

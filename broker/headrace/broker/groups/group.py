@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from headrace.broker.groups import replies
 from headrace.broker.groups.member import (
     Member,
     ReplyToJoin,
     ReplyToSync,
     choose_protocol,
-    known_to_all,
+    share_a_protocol,
 )
+from headrace.broker.groups.replies import Generation
 from headrace.broker.groups.types import (
     GROUP_METADATA_MAX_BYTES,
     PROMISED_BYTES,
@@ -26,7 +28,6 @@ from headrace.broker.groups.types import (
     GroupOverview,
     GroupState,
     Join,
-    JoinedMember,
     JoinReply,
     Sync,
     SyncReply,
@@ -59,8 +60,23 @@ class Group:
 
     @property
     def size_bytes(self) -> int:
-        """How much memory the group takes, about."""
+        """How much memory it takes, about."""
         return self._members_bytes + len(self._promised) * PROMISED_BYTES
+
+    @property
+    def assigned_bytes(self) -> int:
+        """How much of it the present assignment takes."""
+        return sum(len(member.assignment) for member in self._members.values())
+
+    def growth_bytes(self, request: Join) -> int:
+        """How much more memory the group takes with what a member says of itself now: nothing if it has said
+        the same before.
+        """
+        if request.member_id:
+            known = self._members.get(request.member_id)
+        else:
+            known = self._static_member(request.group_instance_id)
+        return request.metadata_bytes - (0 if known is None else known.metadata_bytes)
 
     # --- requests ---
 
@@ -85,7 +101,7 @@ class Group:
     def sync(self, request: Sync, now_ms: int, reply: ReplyToSync) -> None:
         """Takes the leader's assignment; replies with the member's part of it as soon as it is known."""
         error = self.check_member(request.member_id, request.group_instance_id, request.generation_id)
-        if error is ErrorCode.NONE and not self._same_protocol(request):
+        if error is ErrorCode.NONE and not self._generation.is_named_by(request):
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if error is ErrorCode.NONE and self.state is GroupState.PREPARING_REBALANCE:
             error = ErrorCode.REBALANCE_IN_PROGRESS
@@ -155,14 +171,7 @@ class Group:
         return GroupOverview(group_id=self.group_id, state=self.state, protocol_type=self.protocol_type)
 
     def describe(self) -> GroupDescription:
-        protocol = self.protocol_name if self.state is GroupState.STABLE else None
-        return GroupDescription(
-            group_id=self.group_id,
-            state=self.state,
-            protocol_type=self.protocol_type,
-            protocol_name=protocol or "",
-            members=tuple(member.describe(protocol) for member in self._members.values()),
-        )
+        return replies.described(self.group_id, self.state, self._generation, self._members.values())
 
     # --- time ---
 
@@ -213,12 +222,12 @@ class Group:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if not request.protocol_type or not request.protocols:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if self.size_bytes + sum(len(p.metadata) for p in request.protocols) > GROUP_METADATA_MAX_BYTES:
+        growth_bytes = self.growth_bytes(request)
+        if growth_bytes > 0 and self.size_bytes + growth_bytes > GROUP_METADATA_MAX_BYTES:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         others = [m for m in self._members.values() if m.member_id != request.member_id]
-        if others and request.protocol_type != self.protocol_type:
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if others and not {p.name for p in request.protocols} & known_to_all(others):
+        fits = request.protocol_type == self.protocol_type and share_a_protocol(request, others)
+        if others and not fits:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         is_new = not request.member_id and self._static_member(request.group_instance_id) is None
         if is_new and len(self._members) + len(self._promised) >= self._members_max:
@@ -320,18 +329,26 @@ class Group:
             self._begin_generation(now_ms)
 
     def _begin_generation(self, now_ms: int) -> None:
-        for member_id in [m.member_id for m in self._members.values() if m.reply_to_join is None]:
+        """Goes on with the members that have joined. Static ones stay, too, until their session is over: they
+        may be about to come back (KIP-345), and keep their part of the assignment.
+        """
+        joined = [m for m in self._members.values() if m.reply_to_join is not None]
+        absent = [m for m in self._members.values() if m.reply_to_join is None]
+        for member_id in [m.member_id for m in absent if m.group_instance_id is None]:
             self._remove(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
-        self.generation_id += 1
         if not self._members:
+            self.generation_id += 1
             self._become_empty()
             return
-        self.protocol_name = choose_protocol(list(self._members.values()))
-        if self.leader_id not in self._members:
-            self.leader_id = next(iter(self._members))
-        self.state = GroupState.COMPLETING_REBALANCE
         self._phase_deadline_ms = now_ms + max(m.rebalance_timeout_ms for m in self._members.values())
-        for member in self._members.values():
+        if not joined:
+            return  # it goes on to wait for one of them
+        self.generation_id += 1
+        self.protocol_name = choose_protocol(list(self._members.values()))
+        if self.leader_id not in {m.member_id for m in joined}:
+            self.leader_id = joined[0].member_id
+        self.state = GroupState.COMPLETING_REBALANCE
+        for member in joined:
             member.session_deadline_ms = now_ms + member.session_timeout_ms
             member.complete_join(self._joined(member))
 
@@ -369,31 +386,12 @@ class Group:
     def _static_member(self, instance_id: str | None) -> Member | None:
         return None if instance_id is None else self._static.get(instance_id)
 
-    def _same_protocol(self, request: Sync) -> bool:
-        same_type = request.protocol_type in (None, self.protocol_type)
-        return same_type and request.protocol_name in (None, self.protocol_name)
-
     def _joined(self, member: Member) -> JoinReply:
-        members: tuple[JoinedMember, ...] = ()
-        if member.member_id == self.leader_id:
-            members = tuple(
-                JoinedMember(m.member_id, m.group_instance_id, m.metadata_for(self.protocol_name))
-                for m in self._members.values()
-            )
-        return JoinReply(
-            error=ErrorCode.NONE,
-            member_id=member.member_id,
-            generation_id=self.generation_id,
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol_name,
-            leader_id=self.leader_id,
-            members=members,
-        )
+        return replies.joined(self._generation, self._members.values(), member)
 
     def _synced(self, member: Member) -> SyncReply:
-        return SyncReply(
-            error=ErrorCode.NONE,
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol_name,
-            assignment=member.assignment,
-        )
+        return replies.synced(self._generation, member)
+
+    @property
+    def _generation(self) -> Generation:
+        return Generation(self.generation_id, self.protocol_type, self.protocol_name, self.leader_id)

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 from headrace.broker.groups.types import (
     MEMBER_OVERHEAD_BYTES,
+    Join,
     JoinReply,
     MemberDescription,
     MemberProtocol,
     SyncReply,
+    metadata_bytes,
 )
 
 ReplyToJoin = Callable[[JoinReply], None]
@@ -41,10 +43,14 @@ class Member:
         return next(p.metadata for p in self.protocols if p.name == protocol_name)
 
     @property
+    def metadata_bytes(self) -> int:
+        """What it says of itself takes so much memory, about."""
+        return metadata_bytes(self.protocols, self.group_instance_id)
+
+    @property
     def size_bytes(self) -> int:
         """How much memory it takes, about."""
-        protocols_bytes = sum(len(p.name) + len(p.metadata) for p in self.protocols)
-        return MEMBER_OVERHEAD_BYTES + len(self.client_id) + protocols_bytes + len(self.assignment)
+        return MEMBER_OVERHEAD_BYTES + len(self.client_id) + self.metadata_bytes + len(self.assignment)
 
     @property
     def waits(self) -> bool:
@@ -78,6 +84,11 @@ class Member:
 def known_to_all(members: list[Member]) -> set[str]:
     """Returns the names of the protocols that all members know."""
     return set.intersection(*({p.name for p in m.protocols} for m in members))
+
+
+def share_a_protocol(request: Join, others: list[Member]) -> bool:
+    """Whether a member that joins knows a protocol that all others know."""
+    return not others or bool({p.name for p in request.protocols} & known_to_all(others))
 
 
 def choose_protocol(members: list[Member]) -> str:

@@ -15,7 +15,8 @@ from headrace.wire.errors import ErrorCode
 NO_GENERATION: Final = -1
 GROUPS_MAX: Final = 10_000
 PROTOCOLS_MAX: Final = 32  # that one member may know
-MEMBER_METADATA_MAX_BYTES: Final = 1 << 20  # of all its protocols
+PROTOCOL_TYPE_LENGTH_MAX: Final = 255  # in characters
+MEMBER_METADATA_MAX_BYTES: Final = 1 << 20  # of all its protocols, and its instance id
 # The leader's response holds the metadata of all members; clients accept responses of up to 100 MB.
 GROUP_METADATA_MAX_BYTES: Final = 32 << 20
 MEMBER_OVERHEAD_BYTES: Final = 1_024  # charged for a member beside its metadata and assignment
@@ -48,6 +49,10 @@ class MemberProtocol(NamedTuple):
     metadata: bytes
 
 
+def metadata_bytes(protocols: tuple[MemberProtocol, ...], group_instance_id: str | None) -> int:
+    return len(group_instance_id or "") + sum(len(each.name) + len(each.metadata) for each in protocols)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
     group_id: str
@@ -60,6 +65,11 @@ class Join:
     protocol_type: str
     protocols: tuple[MemberProtocol, ...]
     requires_known_member: bool
+
+    @property
+    def metadata_bytes(self) -> int:
+        """How much memory it takes, about, what the member says of itself."""
+        return metadata_bytes(self.protocols, self.group_instance_id)
 
 
 class JoinedMember(NamedTuple):
