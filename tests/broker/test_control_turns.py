@@ -10,6 +10,7 @@ import pytest
 
 from headrace.broker.bodies import Tree
 from headrace.broker.control import (
+    ITEM_BYTES,
     READ_HERE_MAX_BYTES,
     TURN_MAX_S,
     UNREAD_CHECK_MS,
@@ -18,7 +19,7 @@ from headrace.broker.control import (
     Frame,
     items_of,
 )
-from headrace.broker.core import OUTGOING_MAX_BYTES, ClientConnection, Slot
+from headrace.broker.core import OUTGOING_MAX_BYTES, QUEUED_MAX_BYTES, ClientConnection, Slot
 from headrace.broker.fair_workers import FairWorkers
 from headrace.broker.loop import EventLoop
 from headrace.broker.workers import Outcome
@@ -75,6 +76,12 @@ class TurnsBench:
         except Exception as caught:
             result, error = None, caught
         done(result, error)
+
+    def run_away_until_idle(self) -> None:
+        while not self.is_idle:
+            if self.away:
+                self.run_away()
+            self.wake_up()
 
     # --- requests ---
 
@@ -228,3 +235,31 @@ def test_items_are_counted_as_far_as_it_matters() -> None:
     assert items_of({"topics": [{"partitions": ()}] * 10**6}) >= WRITE_HERE_MAX_ITEMS
     deep: Tree = {"topics": [{"partitions": [{}] * WRITE_HERE_MAX_ITEMS}]}
     assert items_of(deep) >= WRITE_HERE_MAX_ITEMS
+    heavy: Tree = {"members": [{"metadata": bytes(ITEM_BYTES * WRITE_HERE_MAX_ITEMS // 10)}] * 10}
+    assert items_of(heavy) >= WRITE_HERE_MAX_ITEMS, "ten members whose metadata takes some ms to be written"
+
+
+def test_large_requests_that_wait_for_their_turn_have_a_bound_in_bytes() -> None:
+    """256 of 4 MiB could wait: one connection took a GiB."""
+    bench = TurnsBench()
+    connection, number = bench.connection(), 0
+    while not connection.must_pause:
+        number += 1
+        bench.take(connection, number, 300_000)
+    assert number == 4
+    assert connection.rest_bytes == connection.queued_bytes >= QUEUED_MAX_BYTES
+    bench.run_away_until_idle()
+    assert bench.numbers(connection) == [1, 2, 3, 4]
+    assert connection.queued_bytes == 0
+    assert not connection.must_pause
+
+
+def test_requests_of_a_connection_that_ends_take_no_room_any_more() -> None:
+    bench = TurnsBench()
+    connection = bench.connection()
+    for number in range(3):
+        bench.take(connection, number, 100_000)
+    connection.close()
+    assert connection.rest_bytes == 0
+    bench.run_away_until_idle()
+    assert connection.rest_bytes == 0

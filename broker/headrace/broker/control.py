@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 TURN_MAX_S: Final = 0.010
 READ_HERE_MAX_BYTES: Final = 2 * 1024  # larger requests are read on a thread
 WRITE_HERE_MAX_ITEMS: Final = 300  # responses with more items are written on a thread
+ITEM_BYTES: Final = 16 * 1024  # so many bytes, such as a member's metadata, count as one item more
 UNREAD_CHECK_MS: Final = 20  # how soon a connection that has read its responses is noticed
 
 Frame = bytes | memoryview
@@ -82,6 +83,7 @@ class ControlTurns:
         if line is None:
             line = self._lines[connection] = _Line()
         line.requests.append((slot, bytes(frame)))
+        connection.queue(len(frame))
         self._list(connection, line)
 
     def apart(self, connection: ClientConnection, job: Callable[[], Any], done: Outcome) -> None:
@@ -135,10 +137,12 @@ class ControlTurns:
     def _next(self, connection: ClientConnection, line: _Line) -> None:
         slot, frame = line.requests.popleft()
         if len(frame) <= READ_HERE_MAX_BYTES:
+            connection.queue(-len(frame))
             self._guard(connection, lambda: self._handle(slot, frame, None))
             return
 
         def decoded(request: Request | None, error: Exception | None) -> None:
+            connection.queue(-len(frame))
             if error is not None:
                 raise error
             self._handle(slot, frame, request)
@@ -178,7 +182,7 @@ class ControlTurns:
 
 
 def items_of(tree: Any, enough: int = WRITE_HERE_MAX_ITEMS) -> int:
-    """Counts the items of all arrays of a response's tree; stops counting at `enough`."""
+    """Counts the items of all arrays of a response's tree, and its bytes; stops counting at `enough`."""
     count = 0
     waiting = [tree]
     while waiting and count < enough:
@@ -186,4 +190,6 @@ def items_of(tree: Any, enough: int = WRITE_HERE_MAX_ITEMS) -> int:
             if isinstance(value, (list, tuple)):
                 count += len(value)
                 waiting.extend(item for item in value[:enough] if isinstance(item, dict))
+            elif isinstance(value, bytes):
+                count += len(value) // ITEM_BYTES
     return count

@@ -29,6 +29,8 @@ LARGE_REQUEST_BYTES: Final = 1024 * 1024  # the service is asked about larger on
 # that have arrived already are still served.
 IN_FLIGHT_MAX: Final = 256
 OUTGOING_MAX_BYTES: Final = 32 * 1024 * 1024
+# Of requests of one connection that wait for their turn: reading pauses. One of them may be larger.
+QUEUED_MAX_BYTES: Final = 1024 * 1024
 # Requests off the fast paths that a connection may have served in one turn, before the others get theirs.
 # One costs 20 to 200 µs, and 64 KiB may hold thousands of them.
 SLOW_REQUESTS_PER_TURN_MAX: Final = 16
@@ -123,6 +125,7 @@ class ClientConnection:
         "outgoing",
         "outgoing_bytes",
         "peer",
+        "queued_bytes",
         "rest",
         "slots",
         "templates",
@@ -156,6 +159,7 @@ class ClientConnection:
         self.links: Closable | None = None  # its links to other brokers
         self.nothing_follows = False  # the client sends no more requests than it has sent: none waits
         self.turn_left = SLOW_REQUESTS_PER_TURN_MAX
+        self.queued_bytes = 0  # of requests that wait for their turn
         # Received, but not served: the turn was over, or a request holds those after it. `resume` before
         # receiving more.
         self.rest: memoryview | None = None
@@ -172,7 +176,8 @@ class ClientConnection:
         """Whether too many responses are pending or unsent to read more from the client now, or a request
         holds those after it.
         """
-        return self.is_held or len(self.slots) >= IN_FLIGHT_MAX or self.outgoing_bytes >= OUTGOING_MAX_BYTES
+        is_busy = self.queued_bytes >= QUEUED_MAX_BYTES or self.outgoing_bytes >= OUTGOING_MAX_BYTES
+        return self.is_held or is_busy or len(self.slots) >= IN_FLIGHT_MAX
 
     @property
     def partial_bytes(self) -> int:
@@ -184,7 +189,7 @@ class ClientConnection:
     @property
     def rest_bytes(self) -> int:
         """What was received, but not served, besides the frame being received."""
-        return 0 if self.rest is None else len(self.rest)
+        return self.queued_bytes + (0 if self.rest is None else len(self.rest))
 
     @property
     def partial_filled_bytes(self) -> int:
@@ -287,6 +292,12 @@ class ClientConnection:
             raise MalformedMessageError(f"a frame of {len(frame)} bytes holds no request")
         self._service.handle(self, frame, may_keep=may_keep)
 
+    def queue(self, size_bytes: int) -> None:
+        """Notes that a request waits for its turn, or with a negative size that it is served."""
+        if not self.closed:
+            self.queued_bytes += size_bytes
+            self.on_output(self)
+
     def wait(self, waiting: Waiting) -> None:
         """The request being served waits until `stop_waiting`, and no later one is served: as Apache Kafka
         does, so that a client has one request that waits for each of its connections.
@@ -365,6 +376,7 @@ class ClientConnection:
         self.outgoing.clear()
         self.outgoing_bytes = 0
         self.drop_input()
+        self.queued_bytes = 0
         self.templates = TemplateCache()
         self.fetch_template = None
         self.end_waiting()

@@ -277,6 +277,7 @@ class Transport:
         if core.closed:
             return 0
         core.release_responses()
+        self._account()  # what was served since
         budget = SEND_BYTES_PER_WAKEUP
         try:
             while core.outgoing and budget > 0:
