@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from headrace.broker import fair_workers
 from headrace.broker.errors import Refused
-from headrace.broker.fair_workers import OWN, FairWorkers, OwnJobs
+from headrace.broker.fair_workers import OWN, UPKEEP, FairWorkers, OwnJobs
+from headrace.broker.groups.offset_queue import OffsetStore
 from headrace.broker.workers import Outcome, Workers
 from headrace.wire.errors import ErrorCode
 
@@ -136,3 +137,17 @@ def test_every_job_ends_once_and_a_clients_jobs_in_order(steps: list[tuple[int, 
     for client, count in submitted.items():
         assert [number for ended, number in bench.ended if ended == client] == list(range(1, count + 1))
     assert len(bench.ended) == len(steps)
+
+
+def test_no_client_waits_for_the_offsets_of_deleted_topics() -> None:
+    """They were deleted in the name of the client that was served last: its commits waited for all."""
+    bench = FairBench()
+    bench.fair.client = "10.0.0.1:5"
+    store = OffsetStore(cast(Any, None), bench.fair, cast(Any, None), upkeep=OwnJobs(bench.fair, UPKEEP))
+    store.topics_deleted(["a", "b"])
+    assert bench.fair.client == "10.0.0.1:5"
+    bench.submit("10.0.0.1:5", 1)
+    OwnJobs(bench.fair).submit(lambda: None, lambda *_: None)
+    assert len(bench.steps.running) == 3
+    bench.steps.end(1)
+    assert bench.ended == [("10.0.0.1:5", 1)]

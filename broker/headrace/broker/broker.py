@@ -16,7 +16,7 @@ from headrace.broker.cold_reads import ColdReads
 from headrace.broker.disk_age import DiskAgeing
 from headrace.broker.disk_guard import CHECK_INTERVAL_MS, DiskGuard
 from headrace.broker.disk_guard import SETTING as DISK_SETTING
-from headrace.broker.fair_workers import FairWorkers, OwnJobs
+from headrace.broker.fair_workers import UPKEEP, FairWorkers, OwnJobs
 from headrace.broker.front import FrontService
 from headrace.broker.groups.fencing import registered
 from headrace.broker.groups.offset_queue import OffsetStore
@@ -126,7 +126,8 @@ class Broker:
         producer_ids = ProducerIds(self._own_work, lambda: allocate_block(self._session, PRODUCER_ID_BLOCK))
         self._service = BrokerService(self._state, producer_ids)
         LeadershipService(self._state, self._topics).serve(self._service)
-        self._offsets = OffsetStore(self._session, self._control, lambda: registered(self._state))
+        upkeep = OwnJobs(self._control, UPKEEP)
+        self._offsets = OffsetStore(self._session, self._control, lambda: registered(self._state), upkeep)
         self._groups = self._serve_groups(self._offsets)
         self._listener = self._server.bind(*options.listen, self._service)
         self._peers = Peers(self._loop, bound=self._server.connections.bound, descriptors=descriptor_limit())

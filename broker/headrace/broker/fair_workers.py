@@ -17,6 +17,7 @@ from headrace.wire.errors import ErrorCode
 WAITING_PER_CLIENT_MAX: Final = 2_000  # jobs of one connection
 WAITING_MAX: Final = 20_000  # jobs of all connections
 OWN: Final = ""  # the broker's own work: never refused
+UPKEEP: Final = "upkeep"  # the broker's, too: it may take long, and nothing waits for it
 
 Job = tuple[Callable[[], Any], Outcome]
 
@@ -133,13 +134,16 @@ class FairWorkers:
 
 
 class OwnJobs:
-    """The same threads, for jobs that serve all clients: in the broker's own name."""
+    """The same threads, for jobs that serve all clients: in the broker's own name, `OWN` or `UPKEEP`. Jobs of
+    one name run one after the other.
+    """
 
-    def __init__(self, workers: FairWorkers) -> None:
+    def __init__(self, workers: FairWorkers, name: str = OWN) -> None:
         self._workers = workers
+        self._name = name
 
     def submit(self, job: Callable[[], Any], done: Outcome) -> None:
-        before, self._workers.client = self._workers.client, OWN
+        before, self._workers.client = self._workers.client, self._name
         try:
             self._workers.submit(job, done)
         finally:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TypeVar
 
 from headrace.broker.groups import offset_nodes
@@ -20,6 +19,7 @@ from headrace.broker.promise import Promise
 from headrace.broker.workers import Jobs
 from headrace.coordination import znodes
 from headrace.coordination.consumers import ConsumerRegistry, forget_topic, groups
+from headrace.coordination.errors import CoordinationError
 from headrace.coordination.session import ZooKeeperSession
 
 logger = logging.getLogger(__name__)
@@ -40,14 +40,19 @@ class _Queue:
 
 class OffsetStore:
     """Called on the loop's thread; calls to ZooKeeper run on control threads. `coordinator`: this broker, in
-    its present broker epoch.
+    its present broker epoch. `upkeep`: what runs jobs that no client waits for; as `control` by default.
     """
 
     def __init__(
-        self, session: ZooKeeperSession, control: Jobs, coordinator: Callable[[], Coordinator]
+        self,
+        session: ZooKeeperSession,
+        control: Jobs,
+        coordinator: Callable[[], Coordinator],
+        upkeep: Jobs | None = None,
     ) -> None:
         self._session = session
         self._control = control
+        self._upkeep = control if upkeep is None else upkeep
         self._coordinator = coordinator
         self._queues: dict[str, _Queue] = {}
 
@@ -107,13 +112,20 @@ class OffsetStore:
 
     def topics_deleted(self, topics: Iterable[str]) -> None:
         """Deletes all groups' offsets of these topics. Offsets that stay are read by nobody."""
+        names = list(topics)
+
+        def forget() -> None:
+            for topic in names:
+                try:
+                    forget_topic(self._session, topic)
+                except CoordinationError as error:
+                    logger.warning("offsets of deleted topic %s stay in ZooKeeper: %s", topic, error)
 
         def forgotten(_: None, error: Exception | None) -> None:
             if error is not None:
-                logger.warning("offsets of deleted topics stay in ZooKeeper: %s", error)
+                logger.warning("offsets of deleted topics %s stay in ZooKeeper: %s", names, error)
 
-        for topic in topics:
-            self._control.submit(partial(forget_topic, self._session, topic), forgotten)
+        self._upkeep.submit(forget, forgotten)
 
     def _later(self, job: Callable[[], T]) -> Promise[T | Exception]:
         promise: Promise[T | Exception] = Promise()
