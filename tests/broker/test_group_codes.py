@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from headrace.broker.bodies import Tree
 from headrace.broker.groups.offset_nodes import Offsets
 from headrace.broker.handlers.offsets import OffsetService
@@ -15,7 +17,9 @@ from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
 
 
-def test_offsets_that_zookeeper_does_not_tell_now_are_asked_for_again() -> None:
+def test_offsets_that_zookeeper_does_not_tell_now_are_asked_for_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Apache Kafka's consumer retries after this code. After COORDINATOR_NOT_AVAILABLE, in answer to an
     OffsetFetch, its poll raises a KafkaException.
     """
@@ -32,3 +36,5 @@ def test_offsets_that_zookeeper_does_not_tell_now_are_asked_for_again() -> None:
         service.fetch(cast(Any, None), request).then(answers.append)
         found = answers[0]["groups"][0] if version == 9 else answers[0]
         assert found["error_code"] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    [said] = caplog.messages
+    assert said == "group 'g': its offsets are not read: no server answers"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 from headrace.broker.bodies import Tree
+from headrace.broker.errors import Refused
 from headrace.broker.groups.coordinator import GroupCoordinator
 from headrace.broker.groups.fencing import NotCoordinatorError
 from headrace.broker.groups.offset_nodes import Committed, Offsets, TopicPartition
@@ -17,8 +20,11 @@ from headrace.coordination.consumers import is_group_name
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
 
+logger = logging.getLogger(__name__)
+
 GROUPS_FROM: Final = 8  # OffsetFetch versions that name several groups
 NOTHING: Final = Committed(-1)
+REPORT_EVERY_S: Final = 10.0
 
 
 class OffsetService:
@@ -27,6 +33,7 @@ class OffsetService:
     def __init__(self, coordinator: GroupCoordinator, store: OffsetStore) -> None:
         self._coordinator = coordinator
         self._store = store
+        self._reported_s = -REPORT_EVERY_S
 
     def commit(self, state: BrokerState, request: Request) -> Promise[Tree]:
         """Commits offsets; responds when ZooKeeper has them. Unknown partitions and metadata that is too long
@@ -78,9 +85,22 @@ class OffsetService:
         if code is not ErrorCode.NONE or not known:
             respond(code)
         else:
-            stored = self._store.commit(body.group_id, known)
-            stored.then(lambda error: respond(_code_of(error)))
+
+            def stored(error: Exception | None) -> None:
+                if error is not None:
+                    self._report(body.group_id, "stored", error)
+                respond(_code_of(error))
+
+            self._store.commit(body.group_id, known).then(stored)
         return promise
+
+    def _report(self, group_id: str, what: str, error: Exception) -> None:
+        """Says why offsets are not stored or read, now and then: clients only ask again and again."""
+        now_s = time.monotonic()
+        is_expected = isinstance(error, (NotCoordinatorError, Refused))
+        if not is_expected and now_s - self._reported_s >= REPORT_EVERY_S:
+            self._reported_s = now_s
+            logger.warning("group %r: its offsets are not %s: %s", group_id, what, error)
 
     def fetch(self, _: BrokerState, request: Request) -> Promise[Tree]:
         """Returns the groups' offsets; -1 where there is none."""
@@ -119,6 +139,7 @@ class OffsetService:
 
         def read(found: Offsets | Exception) -> None:
             if isinstance(found, Exception):
+                self._report(group_id, "read", found)
                 done(_fetched(group_id, wanted or [], {}, _UNREADABLE))
             else:
                 done(
