@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 import uuid
@@ -10,13 +11,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from kazoo.security import make_acl
 
 from fix_broker import BrokerCluster
 from fix_fake_log import number_of
 from headrace.client import Admin, Consumer, ConsumerGroup, ConsumerRecord, Producer
 from headrace.client.cluster import TopicPartition
-from headrace.client.errors import BrokerError, ClosedError, OffsetOutOfRangeError
+from headrace.client.errors import BrokerError, ClosedError, ForkedError, OffsetOutOfRangeError
+from headrace.client.groups import GroupError
 from headrace.client.streams import QUEUE_RECORDS_MAX, MessageStream
+from headrace.coordination import znodes
 from headrace.coordination.consumers import ConsumerRegistry
 from headrace.coordination.errors import NodeHeldError
 from headrace.coordination.session import SessionState, ZooKeeperSession
@@ -366,3 +370,20 @@ def test_a_group_member_is_an_ordinary_consumer_underneath(members: Members) -> 
         while len(got) < 50:
             got += consumer.poll(1)
     assert sorted(got) == grouped
+
+
+def test_a_commit_that_zookeeper_refuses_is_an_error(members: Members) -> None:
+    members.publish(8)
+    group = members.make(auto_commit_interval_ms=None)
+    [stream] = group.streams(1)
+    for _ in range(4):
+        next(stream)
+    group.commit()
+    read_only = [make_acl("world", "anyone", read=True)]
+    with ZooKeeperSession(members.cluster.zookeeper.hosts) as session:
+        for key in members.offsets():
+            session._client.set_acls(znodes.offset(members.name, *key), read_only)
+    for _ in range(4):
+        next(stream)
+    with pytest.raises(GroupError, match=r"its offsets are not stored: .*refused"):
+        group.commit()

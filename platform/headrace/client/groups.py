@@ -107,6 +107,9 @@ class ConsumerGroup(Client):
         self._closing = threading.Event()
         self._commit_done = threading.Condition()
         self._commits_requested = self._commits_made = 0
+        self._has_left = False
+        self._error: ClientError | None = None
+        """Why the thread has ended, unless by `close`."""
         self._thread: threading.Thread | None = None
         self.rebalances = 0
         """How often this member has taken a share."""
@@ -148,7 +151,7 @@ class ConsumerGroup(Client):
     def commit(self) -> None:
         """Commits what is consumed, with the message this thread got last; returns once ZooKeeper has it.
 
-        Raises `GroupError` if that takes longer than `COMMIT_WAIT_MAX_S`.
+        Raises `GroupError` if that takes longer than `COMMIT_WAIT_MAX_S`, or this member ends before.
         """
         self._check_usable()
         if self._thread is None:
@@ -158,12 +161,16 @@ class ConsumerGroup(Client):
             self._commits_requested += 1
             wanted = self._commits_requested
             self._consumer.wakeup()
-            if not self._commit_done.wait_for(
-                lambda: self._commits_made >= wanted or self._closing.is_set(), COMMIT_WAIT_MAX_S
-            ):
-                raise GroupError(
-                    f"group {self.group}: ZooKeeper stored no offsets in {COMMIT_WAIT_MAX_S:g} s"
-                )
+            self._commit_done.wait_for(
+                lambda: self._commits_made >= wanted or self._has_left, COMMIT_WAIT_MAX_S
+            )
+            if self._commits_made >= wanted:
+                return
+            problem = f"ZooKeeper stored no offsets in {COMMIT_WAIT_MAX_S:g} s"
+            if self._has_left:
+                cause = self._error or "it was closed while ZooKeeper could not be reached"
+                problem = f"member {self.member_id} ended, and its offsets are not stored: {cause}"
+            raise GroupError(f"group {self.group}: {problem}") from self._error
 
     def close(self) -> None:
         """Commits, leaves the group, ends the streams. May be called again, and from any thread."""
@@ -316,11 +323,14 @@ class ConsumerGroup(Client):
     def _release_share(self) -> None:
         """Waits until readers finish the messages last returned, commits, and releases the claims."""
         if not self._owners:
+            self._finish_commits(self._commits_requested)
             return
         until_s = self._clock() + self._grace_s
         for stream in self._streams:
             stream.drain(max(0.0, until_s - self._clock()))
-        self._commit()
+        requested = self._commits_requested
+        if self._commit():
+            self._finish_commits(requested)
         for stream in self._streams:
             stream.reset_positions()
         owners, self._owners = self._owners, {}
@@ -378,4 +388,6 @@ class ConsumerGroup(Client):
             stream.end(error)
         self._consumer.close()
         self._session.close()
-        self._finish_commits(self._commits_requested)
+        with self._commit_done:
+            self._error, self._has_left = error, True
+            self._commit_done.notify_all()
