@@ -387,3 +387,18 @@ def test_a_commit_that_zookeeper_refuses_is_an_error(members: Members) -> None:
         next(stream)
     with pytest.raises(GroupError, match=r"its offsets are not stored: .*refused"):
         group.commit()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_gets_no_messages(members: Members) -> None:
+    group = members.make()
+    [stream] = group.streams(1)
+    child = os.fork()
+    if child == 0:
+        try:
+            stream.get(5)
+        except ForkedError:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    group.close()

@@ -126,7 +126,10 @@ class ConsumerGroup(Client):
             raise RuntimeError("this member has joined with its streams already")
         if not 1 <= count <= STREAMS_MAX:
             raise ValueError(f"a member needs 1 to {STREAMS_MAX} streams, not {count}")
-        self._streams = [MessageStream(i, wants_more=self._consumer.wakeup) for i in range(count)]
+        self._streams = [
+            MessageStream(i, wants_more=self._consumer.wakeup, check_not_forked=self._check_not_forked)
+            for i in range(count)
+        ]
         self._session.start()
         self._session.on_restored(self._want_rebalance)
         self._session.on_state(self._on_session)

@@ -41,10 +41,13 @@ class Client(ABC):
 
     def _check_usable(self) -> None:
         """Raises `ForkedError` or `ClosedError`."""
-        if self._forked:
-            raise ForkedError(f"this {self._kind} was created before os.fork; create a new one in the child")
+        self._check_not_forked()
         if self._is_closed:
             raise ClosedError(f"the {self._kind} is closed")
+
+    def _check_not_forked(self) -> None:
+        if self._forked:
+            raise ForkedError(f"this {self._kind} was created before os.fork; create a new one in the child")
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()

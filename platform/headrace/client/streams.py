@@ -26,11 +26,19 @@ _FOREVER_S: Final = 3600.0
 class MessageStream:
     """An iterator that blocks until the next message, and ends when the group is closed. For one thread.
 
-    `get` bounds the wait. Both raise the error that ended the group.
+    `get` bounds the wait. Both raise the error that ended the group, and `ForkedError` in a forked child,
+    where no group would fill it.
     """
 
-    def __init__(self, number: int, *, wants_more: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        number: int,
+        *,
+        wants_more: Callable[[], None],
+        check_not_forked: Callable[[], None] = lambda: None,
+    ) -> None:
         self.number = number
+        self._check_not_forked = check_not_forked
         self._wants_more = wants_more
         self._queue_bytes = 0
         self._full = False
@@ -57,6 +65,7 @@ class MessageStream:
 
     def get(self, timeout_s: float) -> ConsumerRecord | None:
         """Returns the next message, or None if none arrives within `timeout_s` or the group was closed."""
+        self._check_not_forked()  # first: another thread may have held the lock during the fork
         with self._changed:
             self._reader = threading.get_ident()
             self._mark_consumed()
