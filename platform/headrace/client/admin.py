@@ -259,7 +259,7 @@ class Admin:
             ]
 
         call = control_call(ApiKey.DESCRIBE_CONFIGS, build)
-        return self._requests.call(call, results_of, target=lambda: node_id)
+        return self._requests.call(call, results_of, target=lambda _: node_id)
 
     def alter_configs(
         self, topic: str, changes: Mapping[str, str | None], *, validate_only: bool = False
@@ -293,7 +293,7 @@ class Admin:
         self, broker_id: int, partitions: Mapping[str, Iterable[int]] | None = None
     ) -> list[LogDirectory]:
         """Returns a broker's log directories; `partitions` of each topic are looked at, None: all."""
-        body = self._requests.call(log_dirs_call(partitions), lambda _: [], target=lambda: broker_id)
+        body = self._requests.call(log_dirs_call(partitions), lambda _: [], target=lambda _: broker_id)
         return read_log_dirs(body)
 
     def survey(

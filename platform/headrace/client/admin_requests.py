@@ -1,7 +1,7 @@
 """Requests of the admin clients: sent until the response holds no transient error, or the time is up.
 
-Owns one network, used by one caller at a time, and the decision to retry: after "not the controller" or "no
-leader yet", and after no response if the request may be repeated.
+Owns one network, used by one caller at a time, and the decision to retry: after "not the controller", "not
+the coordinator" or "no leader yet", and after no response if the request may be repeated.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ _TRANSIENT_ERRORS: Final = (
     ErrorCode.NOT_CONTROLLER,
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
 )
 
 
@@ -82,24 +83,27 @@ class AdminRequests(Client):
         call: Call,
         results_of: Callable[[Any], list[ResultCode]],
         *,
-        target: Callable[[], int | None] = lambda: None,
+        target: Callable[[float], int | None] = lambda _deadline_s: None,
         repeatable: bool = True,
     ) -> Any:
         """Returns the body of the first response without a transient error; raises other errors.
 
-        `target` returns the broker to send to (None: any). A request that is not `repeatable` is not sent
-        again once it may have taken effect: a topic created twice would be reported as existing.
+        `target` returns the broker to send to (None: any); it is called for each attempt, with the deadline,
+        and may ask the brokers: what it raises is an error of a request that was not sent. A request that is
+        not `repeatable` is not sent again once it may have taken effect: a topic created twice would be
+        reported as existing.
         """
         bodies = []
 
         def attempt(deadline_s: float) -> ClientError | None:
+            may_repeat = True
             try:
-                body = self.network.send_and_wait(call, node_id=target(), deadline_s=deadline_s)
-                _raise_first_error(results_of(body))
+                node_id = target(deadline_s)
+                may_repeat = repeatable
+                body = self.network.send_and_wait(call, node_id=node_id, deadline_s=deadline_s)
+                raise_first_error(results_of(body))
             except ClientError as error:
-                transient = isinstance(error, BrokerError) and error.code in _TRANSIENT_ERRORS
-                unsent = isinstance(error, BrokerGoneError)
-                if not (transient or unsent) and not (repeatable and isinstance(error, NetworkError)):
+                if not _is_transient(error, may_repeat):
                     raise
                 return error
             bodies.append(body)
@@ -122,7 +126,10 @@ class AdminRequests(Client):
                 failures += 1
                 self._pause(error, failures, deadline_s)
                 if refresh:
-                    self.refresh([], deadline_s)
+                    try:
+                        self.refresh([], deadline_s)
+                    except NetworkError:
+                        raise error from None  # the time is up
 
     def metadata(self, topics: list[str] | None) -> Cluster:
         """Returns fresh metadata of the topics (None: all)."""
@@ -167,12 +174,15 @@ class AdminRequests(Client):
         """May be called again."""
         if not self._forked:
             self.network.close()
+        finally:
+            if has_lock:
+                self._lock.release()
 
     @property
     def _is_closed(self) -> bool:
         return self.network.closed
 
-    def _controller(self) -> int | None:
+    def _controller(self, _deadline_s: float) -> int | None:
         cluster = self.network.cluster
         return cluster.controller_id if cluster.controller_id in cluster.brokers else None
 
@@ -203,7 +213,16 @@ def existing_topic(topic: str, cluster: Cluster) -> TopicInfo:
     return info
 
 
-def _raise_first_error(results: list[ResultCode]) -> None:
+def _is_transient(error: ClientError, may_repeat: bool) -> bool:
+    if isinstance(error, BrokerError):
+        # With the second one a change may have been made: ZooKeeper did not answer in time.
+        return error.code in _TRANSIENT_ERRORS or (
+            may_repeat and error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        )
+    return isinstance(error, BrokerGoneError) or (may_repeat and isinstance(error, NetworkError))
+
+
+def raise_first_error(results: list[ResultCode]) -> None:
     for result in results:
         if result.code != ErrorCode.NONE:
             raise BrokerError(result.code, result.subject, result.message)

@@ -7,12 +7,12 @@ that concerns offsets covers both kinds. Members are those of Kafka's own protoc
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final
 
 from headrace.client.admin import Admin
-from headrace.client.admin_requests import ResultCode
+from headrace.client.admin_requests import ResultCode, raise_first_error
 from headrace.client.asking import (
     ANSWER_MAX_S,
     METADATA_SHARE,
@@ -48,7 +48,7 @@ class GroupAdmin(Admin):
         call = _list_groups_call()
         # Each broker lists the groups that it coordinates.
         for node_id in self.describe_cluster().brokers:
-            body = self._requests.call(call, _listed, target=partial(int, node_id))
+            body = self._requests.call(call, _listed, target=partial(_this, node_id))
             names |= {group.group_id for group in body.groups}
         return sorted(names)
 
@@ -94,19 +94,16 @@ class GroupAdmin(Admin):
         coordinator = self._coordinator(group)
         if coordinator in silent:
             return GroupDescription(group, UNKNOWN_STATE, "", "", coordinator, None)
-        return self._describe_group(group, coordinator)
+        return self.describe_group(group)
 
     def describe_group(self, group: str) -> GroupDescription:
         """Returns one group; its state is Dead if it has neither members nor offsets."""
-        return self._describe_group(group, self._coordinator(group))
-
-    def _describe_group(self, group: str, coordinator: int) -> GroupDescription:
         (call,) = _describe_calls([group])
 
         def results_of(body: Any) -> list[ResultCode]:
             return [ResultCode(each.error_code, f"group {group!r}", None) for each in body.groups]
 
-        body = self._requests.call(call, results_of, target=lambda: coordinator)
+        body, coordinator = self._at_coordinator(group, call, results_of)
         return described(body.groups[0], coordinator)
 
     # --- offsets ---
@@ -120,9 +117,7 @@ class GroupAdmin(Admin):
         def results_of(body: Any) -> list[ResultCode]:
             return [ResultCode(body.error_code, f"group {group!r}", None)]
 
-        coordinator = self._coordinator(group)
-        call = control_call(ApiKey.OFFSET_FETCH, build)
-        body = self._requests.call(call, results_of, target=lambda: coordinator)
+        body, _ = self._at_coordinator(group, control_call(ApiKey.OFFSET_FETCH, build), results_of)
         return {
             (topic.name, partition.partition_index): partition.committed_offset
             for topic in body.topics
@@ -160,9 +155,8 @@ class GroupAdmin(Admin):
                 topics=topics,
             )
 
-        coordinator = self._coordinator(group)
         call = control_call(ApiKey.OFFSET_COMMIT, build)
-        self._requests.call(call, partial(_partition_results, group), target=lambda: coordinator)
+        self._at_coordinator(group, call, partial(_partition_results, group))
 
     def lags_bytes(self, ends: Mapping[TopicPartition, int]) -> dict[str, int]:
         """Returns how many bytes below `ends` each group has yet to read.
@@ -190,20 +184,53 @@ class GroupAdmin(Admin):
         def results_of(body: Any) -> list[ResultCode]:
             return [ResultCode(each.error_code, f"group {each.group_id!r}", None) for each in body.results]
 
-        coordinator = self._coordinator(group)
         call = control_call(ApiKey.DELETE_GROUPS, build)
         # Not sent twice: the second answer would be "not found".
-        self._requests.call(call, results_of, target=lambda: coordinator, repeatable=False)
+        self._at_coordinator(group, call, results_of, repeatable=False)
+
+    # --- coordinators ---
+
+    def _at_coordinator(
+        self,
+        group: str,
+        call: Call,
+        results_of: Callable[[Any], list[ResultCode]],
+        *,
+        repeatable: bool = True,
+    ) -> tuple[Any, int]:
+        """Returns the answer of the group's coordinator, and its id. It is looked up for each attempt: it
+        changes whenever brokers come and go.
+        """
+        coordinator = -1
+
+        def find(deadline_s: float) -> int:
+            nonlocal coordinator
+            network = self._requests.network
+            body = network.send_and_wait(_find_coordinator_call(group), deadline_s=deadline_s)
+            raise_first_error(_found(group, body))
+            coordinator = int(body.node_id)
+            return coordinator
+
+        body = self._requests.call(call, results_of, target=find, repeatable=repeatable)
+        return body, coordinator
 
     def _coordinator(self, group: str) -> int:
-        def build(schema: Schema) -> Any:
-            return schema.make("FindCoordinatorRequest", key=group, key_type=_GROUP_KEY)
+        return int(self._requests.call(_find_coordinator_call(group), partial(_found, group)).node_id)
 
-        def results_of(body: Any) -> list[ResultCode]:
-            return [ResultCode(body.error_code, f"the coordinator of group {group!r}", None)]
 
-        call = control_call(ApiKey.FIND_COORDINATOR, build)
-        return int(self._requests.call(call, results_of).node_id)
+def _find_coordinator_call(group: str) -> Call:
+    def build(schema: Schema) -> Any:
+        return schema.make("FindCoordinatorRequest", key=group, key_type=_GROUP_KEY)
+
+    return control_call(ApiKey.FIND_COORDINATOR, build)
+
+
+def _found(group: str, body: Any) -> list[ResultCode]:
+    return [ResultCode(body.error_code, f"the coordinator of group {group!r}", body.error_message)]
+
+
+def _this(node_id: int, _deadline_s: float) -> int:
+    return node_id
 
 
 def _list_groups_call() -> Call:
