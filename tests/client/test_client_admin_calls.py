@@ -103,3 +103,30 @@ def test_a_coordinator_that_is_never_found_is_an_error(groups: GroupCluster) -> 
         pytest.raises(BrokerError, match="COORDINATOR_NOT_AVAILABLE: no broker is registered"),
     ):
         admin.group_offsets("g")
+
+
+def test_close_ends_a_call_of_another_thread(fake_cluster: StartCluster) -> None:
+    cluster = fake_cluster()
+    admin = Admin(cluster.bootstrap)
+    admin.topics()
+    cluster.next(ApiKey.METADATA, Fault(delay_s=30))
+    errors: list[Exception] = []
+
+    def call() -> None:
+        try:
+            admin.topics()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    asked = len(cluster.requests_of(ApiKey.METADATA))
+    thread.start()
+    until = time.monotonic() + 5
+    while len(cluster.requests_of(ApiKey.METADATA)) == asked and time.monotonic() < until:
+        time.sleep(0.005)
+    admin.close()
+    thread.join(2)
+    assert not thread.is_alive()
+    assert [type(error) for error in errors] == [ClosedError]
+    with pytest.raises(ClosedError):
+        admin.topics()

@@ -19,7 +19,14 @@ from headrace.client.backoff import Backoff
 from headrace.client.calls import Call, metadata_call
 from headrace.client.cluster import BrokerAddress, Cluster, check_topic, from_metadata, parse_bootstrap
 from headrace.client.connection import BrokerConnection, ConnectionState, OnResponse, problem_of
-from headrace.client.errors import BrokerGoneError, ClientError, NetworkError, RequestTimedOutError
+from headrace.client.errors import (
+    BrokerGoneError,
+    ClientError,
+    ClosedError,
+    NetworkError,
+    RequestTimedOutError,
+)
+from headrace.client.informants import PATIENCE_S, Informants, most_idle
 from headrace.client.resolving import Resolver
 from headrace.wire.errors import ErrorCode
 from headrace.wire.frames import FRAME_LIMIT_BYTES
@@ -84,6 +91,7 @@ class Network:
         self._update_not_before_s = 0.0
         self._updated_s = -NEVER
         self.closed = False
+        self.is_ending = False
         self._resolver = Resolver(self.wake)
 
     # --- metadata ---
@@ -333,12 +341,14 @@ class Network:
         """Sends to `node_id` (None: the first broker that is ready) and returns the response's body.
 
         `deadline_s` is on the given clock. Raises `NetworkError` (`BrokerGoneError` as soon as the cluster no
-        longer has `node_id`), `RequestTimedOutError`, `UnsupportedApiError`.
+        longer has `node_id`), `RequestTimedOutError`, `UnsupportedApiError`, `ClosedError` (see `end_waits`).
         """
+        self._check_open()
         self.poll(0.0)  # notices connections that broke since the last poll
         responses: list[tuple[Any, ClientError | None]] = []
         sent = False
         while not responses:
+            self._check_open()
             left_s = deadline_s - self._clock()
             if left_s <= 0:
                 raise self._no_response(node_id, sent)
@@ -357,6 +367,15 @@ class Network:
         if error is not None:
             raise error
         return body
+
+    def end_waits(self) -> None:
+        """Makes `send_and_wait` raise `ClosedError`, also one that waits now. Any thread may call it."""
+        self.is_ending = True
+        self.wake()
+
+    def _check_open(self) -> None:
+        if self.is_ending or self.closed:
+            raise ClosedError("the client was closed")
 
     def _no_response(self, node_id: int | None, sent: bool) -> ClientError:
         where = ", ".join(map(str, self._bootstrap.values()))
