@@ -268,13 +268,21 @@ class Producer(Client):
             raise UnknownTopicError(f"{topic} has no partition {partition}")
         if self._sender.is_current_thread:
             raise RuntimeError(f"{topic} is not known yet, and a delivery callback cannot wait for it")
-        version = self._sender.metadata_version
-        self._sender.want_topic(topic)
+        topics = self._sender.topics
+        version = topics.version
+        topics.want(topic)
+        try:
+            return self._await_partition(topic, partition, version, until_s)
+        finally:
+            topics.release(topic)
+
+    def _await_partition(self, topic: str, partition: int | None, version: int, until_s: float) -> int:
+        topics = self._sender.topics
         while True:
-            self._sender.wait_for_metadata(version, until_s - self._clock())
+            topics.wait(version, until_s - self._clock())
             self._check_usable()
             self._accumulator.check_open()
-            version = self._sender.metadata_version
+            version = topics.version
             info = self._network.cluster.topics.get(topic)
             count = self._network.cluster.partition_count(topic)
             if count and (partition is None or partition < count):
@@ -285,7 +293,6 @@ class Producer(Client):
                 break
         if count:
             raise UnknownTopicError(f"{topic} has {count} partitions, there is no {partition}")
-        self._sender.forget_topic(topic)
         if info is not None and info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise UnknownTopicError(f"there is no topic {topic!r}, and the brokers did not create it")
         cause = self._network.last_error or "no broker sent its metadata"

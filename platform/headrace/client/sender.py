@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from headrace.client.accumulator import Accumulator
+from headrace.client.awaited_topics import AwaitedTopics
 from headrace.client.batches import ProducerBatch
 from headrace.client.calls import produce_call
 from headrace.client.cluster import TopicPartition
@@ -87,9 +88,7 @@ class Sender:
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._busy: dict[TopicPartition, PartitionQueue] = {}  # those that have batches
         self._rotation = 0
-        self._topic_changes: deque[tuple[str, bool]] = deque()  # (topic, whether it is wanted)
-        self._metadata_changed = threading.Condition()
-        self._metadata_version = 0
+        self.topics = AwaitedTopics(network)
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"{name}-sender", daemon=True)
 
@@ -101,26 +100,6 @@ class Sender:
     @property
     def is_current_thread(self) -> bool:
         return threading.current_thread() is self._thread
-
-    def want_topic(self, topic: str) -> None:
-        """Fetches metadata of `topic`, even if it is known already."""
-        self._topic_changes.append((topic, True))
-        self.network.wake()
-
-    def forget_topic(self, topic: str) -> None:
-        """Removes a topic that does not exist from metadata requests."""
-        self._topic_changes.append((topic, False))
-
-    def wait_for_metadata(self, newer_than: int, timeout_s: float) -> None:
-        """Waits until `metadata_version` exceeds `newer_than`, or the producer stops."""
-        with self._metadata_changed:
-            self._metadata_changed.wait_for(
-                lambda: self._metadata_version > newer_than or self._stopping, timeout_s
-            )
-
-    @property
-    def metadata_version(self) -> int:
-        return self._metadata_version
 
     def stop(self, timeout_s: float) -> None:
         """Ends the thread; undelivered batches fail with `ClosedError`."""
@@ -146,18 +125,11 @@ class Sender:
         self._busy.clear()
         for batch in self._accumulator.take_unfinished():
             self._fail(batch, error)
-        with self._metadata_changed:
-            self._metadata_changed.notify_all()
+        self.topics.end()
 
     def run_round(self) -> None:
         """One round of the thread's loop: it sends what may be sent, and waits for the network once."""
-        while self._topic_changes:
-            topic, wanted = self._topic_changes.popleft()
-            if wanted:
-                self.network.add_topics([topic])
-                self.network.request_update()
-            else:
-                self.network.forget_topic(topic)
+        self.topics.look()
         closed, linger_until_s = self._accumulator.take_closed()
         self._unnumbered.extend(closed)
         now_s = self._clock()
@@ -167,10 +139,7 @@ class Sender:
         self._dispatch(now_s)
         waits = [at_s for at_s in (linger_until_s, expiry_s, self._retry_s(now_s)) if at_s is not None]
         self.network.poll(max(0.0, min([now_s + IDLE_WAIT_S, *waits]) - self._clock()))
-        if self.network.cluster_version != self._metadata_version:
-            with self._metadata_changed:
-                self._metadata_version = self.network.cluster_version
-                self._metadata_changed.notify_all()
+        self.topics.tell()
 
     def _number(self) -> None:
         """Numbers closed batches, in order; requests a producer id first if there is none."""
@@ -188,6 +157,7 @@ class Sender:
 
     def _queue(self, batch: ProducerBatch, producer: tuple[int, int]) -> PartitionQueue:
         key = (batch.topic, batch.partition)
+        self.network.add_topics([batch.topic])  # it may have been found just after it was forgotten
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = PartitionQueue(

@@ -1,0 +1,71 @@
+"""The topics that threads of an application wait for, and how they learn that metadata has come.
+
+Owns which topics the sender thread asks metadata of on behalf of others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from headrace.client.network import Network
+
+
+class AwaitedTopics:
+    """Any thread may call the methods under "other threads"; the sender thread calls the others."""
+
+    def __init__(self, network: Network) -> None:
+        self.version = 0
+        """Counts the metadata that has come."""
+        self._network = network
+        self._changes: deque[tuple[str, int]] = deque()  # topics, and how many threads more wait for each
+        self._waiting: dict[str, int] = {}
+        self._changed = threading.Condition()
+        self._has_ended = False
+
+    # --- other threads ---
+
+    def want(self, topic: str) -> None:
+        """Fetches metadata of `topic`, even if it is known already."""
+        self._changes.append((topic, 1))
+        self._network.wake()
+
+    def release(self, topic: str) -> None:
+        """Ends a `want`. A topic that was not found is left out of metadata requests once no thread waits for
+        it.
+        """
+        self._changes.append((topic, -1))
+
+    def wait(self, newer_than: int, timeout_s: float) -> None:
+        """Waits until `version` exceeds `newer_than`, or the producer stops."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.version > newer_than or self._has_ended, timeout_s)
+
+    # --- the sender thread ---
+
+    def look(self) -> None:
+        """Asks for what is wanted since the last call."""
+        network = self._network
+        while self._changes:
+            topic, change = self._changes.popleft()
+            waiting = self._waiting.pop(topic, 0) + change
+            if waiting:
+                self._waiting[topic] = waiting
+            if change > 0:
+                network.add_topics([topic])
+                network.request_update()
+            elif not waiting and not network.cluster.partition_count(topic):
+                network.forget_topic(topic)
+
+    def tell(self) -> None:
+        """Wakes the threads that wait, if metadata has come."""
+        if self._network.cluster_version != self.version:
+            with self._changed:
+                self.version = self._network.cluster_version
+                self._changed.notify_all()
+
+    def end(self) -> None:
+        """Wakes all threads: nothing more will come."""
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()

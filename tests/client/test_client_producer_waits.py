@@ -1,0 +1,52 @@
+"""What a producer waits for, and what it must not wait for: topics, memory, brokers that read nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from fix_client import FakeCluster, Fault, MakeProducer, StartCluster, refuse, values
+from headrace.client import DeliveryFuture, RecordMetadata
+from headrace.client.errors import (
+    BufferFullError,
+    ClientError,
+    DeliveryTimeoutError,
+    MetadataTimeoutError,
+    RecordTooLargeError,
+    RequestTimedOutError,
+)
+from headrace.wire.apis import ApiKey
+from headrace.wire.errors import ErrorCode
+
+WAIT_S = 30
+
+
+def until_asked(cluster: FakeCluster, api_key: ApiKey, count: int) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while len(cluster.requests_of(api_key)) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_a_topic_that_is_found_too_late_for_its_record_is_not_forgotten(
+    fake_cluster: StartCluster, fast_producer: MakeProducer
+) -> None:
+    """Metadata comes after `max_block_ms`. The next record finds the topic; its leader may move later."""
+    cluster = fake_cluster(brokers=2)
+    producer = fast_producer(cluster, max_block_ms=30, delivery_timeout_ms=6000)
+    until_asked(cluster, ApiKey.METADATA, 1)
+    cluster.next(ApiKey.METADATA, *[Fault(delay_s=0.1)] * 3)
+    with pytest.raises(MetadataTimeoutError):
+        producer.send("t", b"too early")
+    deadline = time.monotonic() + WAIT_S
+    while not producer._network.cluster.partition_count("t"):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    producer.send("t", b"1").result(WAIT_S)
+    with cluster.lock:
+        cluster.leaders["t", 0] = 2
+    producer.send("t", b"2").result(3)
+    assert values(cluster.log()) == [b"1", b"2"]
