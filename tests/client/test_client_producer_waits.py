@@ -50,3 +50,28 @@ def test_a_topic_that_is_found_too_late_for_its_record_is_not_forgotten(
         cluster.leaders["t", 0] = 2
     producer.send("t", b"2").result(3)
     assert values(cluster.log()) == [b"1", b"2"]
+
+
+def test_a_callback_does_not_wait_for_memory_that_only_its_thread_frees(
+    fake_cluster: StartCluster, fast_producer: MakeProducer
+) -> None:
+    cluster = fake_cluster()
+    producer = fast_producer(
+        cluster, buffer_memory_bytes=4000, batch_size_bytes=1000, max_block_ms=3000, linger_ms=0
+    )
+    waited_s: list[float] = []
+    more: list[DeliveryFuture] = []
+
+    def send_more(metadata: RecordMetadata | None, error: ClientError | None) -> None:
+        began = time.monotonic()
+        try:
+            while len(more) < 20:
+                more.append(producer.send("t", b"x" * 500))
+        except BufferFullError:
+            waited_s.append(time.monotonic() - began)
+
+    producer.send("t", b"first", on_delivery=send_more).result(WAIT_S)
+    producer.flush(WAIT_S)
+    assert [each < 1 for each in waited_s] == [True]
+    assert more
+    assert all(future.exception(WAIT_S) is None for future in more)

@@ -56,6 +56,9 @@ class Accumulator:
         self._appended: dict[str, int] = defaultdict(int)  # records per topic, for an interceptor
         self._sender_asleep = False
         self._refusal: ClientError | None = None
+        self._record_max_bytes = settings.max_request_size_bytes
+        self.sender_ident = 0
+        """The thread that frees memory: it never waits for itself."""
         self.sticky: dict[str, int] = {}
         """Topic → the partition that records without a key go to, until its batch closes (KIP-480)."""
 
@@ -151,7 +154,7 @@ class Accumulator:
 
     def _wait_for_memory(self, needed_bytes: int, until_s: float | None) -> None:
         """Waits with the lock held. The sender closes every open batch while a thread waits here."""
-        if not self._blocks_when_full:
+        if not self._blocks_when_full or threading.get_ident() == self.sender_ident:
             until_s = 0.0
         elif until_s is None:
             until_s = self._clock() + self._max_block_s

@@ -112,6 +112,7 @@ class Sender:
 
     def _run(self) -> None:
         error: ClientError = ClosedError("the producer was closed before the record was delivered")
+        self._accumulator.sender_ident = threading.get_ident()
         try:
             while not self._stopping:
                 self.run_round()
