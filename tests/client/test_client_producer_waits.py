@@ -75,3 +75,12 @@ def test_a_callback_does_not_wait_for_memory_that_only_its_thread_frees(
     assert [each < 1 for each in waited_s] == [True]
     assert more
     assert all(future.exception(WAIT_S) is None for future in more)
+
+
+def test_keys_and_headers_count_as_well(fake_cluster: StartCluster, fast_producer: MakeProducer) -> None:
+    producer = fast_producer(fake_cluster(), max_request_size_bytes=10_000, batch_size_bytes=1000)
+    too_large: tuple[dict[str, Any], ...] = ({"key": b"k" * 20_000}, {"headers": [("h", b"v" * 20_000)]})
+    for options in too_large:
+        with pytest.raises(RecordTooLargeError, match="max_request_size_bytes is 10000"):
+            producer.send("t", b"v", **options)
+    producer.send("t", b"v", key=b"k" * 5000).result(WAIT_S)

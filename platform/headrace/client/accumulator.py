@@ -82,7 +82,7 @@ class Accumulator:
         if key is None and value is not None and not headers:
             record_bytes = RECORD_OVERHEAD_MAX_BYTES + len(value)
         else:
-            record_bytes = record_bound_bytes(key, value, packed_headers)
+            record_bytes = self._checked_bytes(topic, record_bound_bytes(key, value, packed_headers))
         bucket = None if self._boundary_ms is None else timestamp_ms // self._boundary_ms
         record = (timestamp_ms, key, value, packed_headers)
         wake = False
@@ -121,6 +121,14 @@ class Accumulator:
         if wake:
             self._wake()
         return future
+
+    def _checked_bytes(self, topic: str, record_bytes: int) -> int:
+        if record_bytes > self._record_max_bytes:
+            raise RecordTooLargeError(
+                f"{topic}: key, value and headers take {record_bytes} bytes, max_request_size_bytes is"
+                f" {self._record_max_bytes}"
+            )
+        return record_bytes
 
     def _new_batch(self, topic: str, partition: int, bucket: int | None) -> ProducerBatch:
         limit = None
