@@ -84,3 +84,28 @@ def test_keys_and_headers_count_as_well(fake_cluster: StartCluster, fast_produce
         with pytest.raises(RecordTooLargeError, match="max_request_size_bytes is 10000"):
             producer.send("t", b"v", **options)
     producer.send("t", b"v", key=b"k" * 5000).result(WAIT_S)
+
+
+def test_without_acknowledgements_a_broker_that_reads_nothing_is_given_up(
+    fake_cluster: StartCluster, fast_producer: MakeProducer
+) -> None:
+    cluster = fake_cluster()
+    producer = fast_producer(
+        cluster, acks=0, request_timeout_ms=200, delivery_timeout_ms=400, batch_size_bytes=250_000
+    )
+    producer.send("t", b"0").result(WAIT_S)
+    errors: list[ClientError | None] = []
+    flushed = threading.Event()
+
+    def flush() -> None:
+        futures = [producer.send("t", bytes(200_000)) for _ in range(80)]
+        producer.flush()
+        errors.extend(future.exception(0) for future in futures)
+        flushed.set()
+
+    with cluster.lock:  # its thread waits for it, and reads nothing
+        threading.Thread(target=flush, daemon=True).start()
+        assert flushed.wait(5)
+    kinds = {type(error) for error in errors} - {type(None)}
+    assert kinds
+    assert kinds <= {RequestTimedOutError, DeliveryTimeoutError}

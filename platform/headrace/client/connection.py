@@ -91,6 +91,7 @@ class BrokerConnection:
         self.started_s = 0.0
         """When `start` was called."""
         self._received_s = 0.0
+        self._sent_s = 0.0
         self._reader = FrameReader(limit_bytes=frame_limit_bytes)
         self._next_id = 0
         self._in_flight: deque[_InFlight] = deque()
@@ -132,7 +133,8 @@ class BrokerConnection:
         if self.state is ConnectionState.CONNECTING:
             return self._connect_deadline_s
         if not self._in_flight:
-            return None
+            # A peer that reads nothing: requests without responses stay here, with what is behind them.
+            return self._sent_s + self._request_timeout_s if self._outgoing else None
         first = self._in_flight[0]
         if self._reader.pending_bytes:
             return max(first.deadline_s, self._received_s + first.timeout_s)
@@ -181,6 +183,8 @@ class BrokerConnection:
             self._in_flight.append(
                 _InFlight(self._next_id, call, version, timeout_s, deadline_s, on_response)
             )
+        if not self._outgoing:
+            self._sent_s = self._clock()
         pieces = deque(memoryview(piece) for piece in (data if isinstance(data, list) else (data,)))
         self._outgoing.append(_Outgoing(pieces, None if call.expects_response else on_response))
 
@@ -210,6 +214,7 @@ class BrokerConnection:
                 sent_bytes = self.socket.sendmsg(list(itertools.islice(queued, SEND_BUFFERS_MAX)))
             except BlockingIOError:
                 return
+            self._sent_s = self._clock()
             while self._outgoing:
                 first = self._outgoing[0]
                 pieces = first.pieces
@@ -223,12 +228,14 @@ class BrokerConnection:
                     first.on_sent(None, None)
 
     def check_deadline(self, now_s: float) -> None:
-        """Raises `NetworkError` if connecting or the oldest request in flight took too long."""
+        """Raises `NetworkError` if connecting, sending or the oldest request in flight took too long."""
         deadline_s = self.deadline_s
         if deadline_s is None or now_s < deadline_s:
             return
         if self.state is ConnectionState.CONNECTING:
             raise NetworkError(f"{self.address} did not accept a connection in {self._connect_timeout_s:g} s")
+        if not self._in_flight:
+            raise RequestTimedOutError(f"{self.address} did not take a request in time")
         name = ApiKey(self._in_flight[0].call.api_key).name
         raise RequestTimedOutError(f"{self.address} did not answer a {name} request in time")
 
