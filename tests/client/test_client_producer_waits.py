@@ -109,3 +109,26 @@ def test_without_acknowledgements_a_broker_that_reads_nothing_is_given_up(
     kinds = {type(error) for error in errors} - {type(None)}
     assert kinds
     assert kinds <= {RequestTimedOutError, DeliveryTimeoutError}
+
+
+def test_what_a_later_acknowledgement_proves_no_refusal_takes_back(
+    fake_cluster: StartCluster, fast_producer: MakeProducer
+) -> None:
+    """The first batch is stored, and its answer is an error; the second one is acknowledged. A limit that was
+    lowered meanwhile refuses the first one when it is sent again.
+    """
+    cluster = fake_cluster()
+    producer = fast_producer(cluster, linger_ms=0)
+    producer.send("t", b"0").result(WAIT_S)
+    cluster.next(
+        ApiKey.PRODUCE,
+        Fault(code=ErrorCode.REQUEST_TIMED_OUT, delay_s=0.1),
+        Fault(),
+        refuse(ErrorCode.MESSAGE_TOO_LARGE),
+    )
+    first = producer.send("t", b"1")
+    until_asked(cluster, ApiKey.PRODUCE, 2)
+    second = producer.send("t", b"2")
+    assert second.exception(WAIT_S) is None
+    assert first.exception(WAIT_S) is None
+    assert values(cluster.log()) == [b"0", b"1", b"2"]

@@ -329,7 +329,7 @@ class Sender:
             return
         error = BrokerError(code, f"{batch.topic}-{batch.partition}", result.error_message)
         queue = self._queues[batch.topic, batch.partition]
-        if code in _GAP and batch.surely_appended:
+        if batch.surely_appended and (code in _GAP or not code.retriable):
             self._deliver(batch, -1, -1)
         elif code in _GAP and queue.is_idempotent:
             batch.error = error
