@@ -18,6 +18,7 @@ pytest_plugins = [
     "fix_client",
     "fix_cli",
     "fix_clients",
+    "fix_consumers",
     "fix_containers",
     "fix_loop",
     "fix_replica_manager",

@@ -127,6 +127,19 @@ class Cluster:
             return None
         return found.leader
 
+    def topic_id(self, topic: str) -> UUID:
+        """Returns the topic's id (KIP-516); the zero id while that is unknown."""
+        info = self.topics.get(topic)
+        return NO_UUID if info is None else info.topic_id
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether a topic is not there yet, or a partition has no leader: a later answer may know more."""
+        return any(
+            topic.error in _TRANSIENT_ERRORS or any(p.leader < 0 for p in topic.partitions.values())
+            for topic in self.topics.values()
+        )
+
     def led_partitions(self, topic: str) -> list[int]:
         """Returns the partitions that have a leader now."""
         info = self.topics.get(topic)
@@ -186,4 +199,7 @@ def from_metadata(body: Any) -> Cluster:
     )
 
 
+_TRANSIENT_ERRORS: Final = frozenset(
+    {ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
+)
 _USABLE: Final = (ErrorCode.NONE, ErrorCode.REPLICA_NOT_AVAILABLE)

@@ -102,6 +102,11 @@ class BrokerConnection:
         """How many requests await a response or are not yet with the kernel."""
         return max(len(self._in_flight), len(self._outgoing))
 
+    def is_silent(self, since_s: float) -> bool:
+        """Whether a response is awaited that was asked for before then."""
+        first = self._in_flight[0] if self._in_flight else None
+        return first is not None and first.deadline_s - first.timeout_s <= since_s
+
     @property
     def has_ended(self) -> bool:
         """Whether the broker has ended the connection, or sent what nobody asked for, as far as the kernel

@@ -17,8 +17,8 @@ from typing import Final, Literal, TypeVar
 from headrace.client.backoff import Backoff
 from headrace.client.calls import EARLIEST, LATEST
 from headrace.client.cluster import TopicPartition
-from headrace.client.errors import CorruptRecordsError, MetadataTimeoutError, UnknownTopicError
-from headrace.client.fetching import Fetcher, FetchSettings, PartitionFetch
+from headrace.client.errors import BrokerError, CorruptRecordsError, MetadataTimeoutError, UnknownTopicError
+from headrace.client.fetching import Fetcher, FetchSettings
 from headrace.client.lifecycle import Client
 from headrace.client.network import Network
 from headrace.client.unpacking import ConsumerRecord, FetchedBatches, Unpacker
@@ -177,14 +177,26 @@ class Consumer(Client):
     def partitions_for(self, topic: str, *, timeout_s: float = 30.0) -> list[int]:
         """Returns the topic's partitions.
 
-        Raises `UnknownTopicError`, or `MetadataTimeoutError` if no broker responds.
+        Raises `UnknownTopicError`, `BrokerError` (the topic may not be read), or `MetadataTimeoutError` if no
+        broker tells it.
         """
         self._check_usable()
         until_s = self._clock() + timeout_s
         self._network.add_topics([topic])
         self._network.request_update()
         version_before = self._network.cluster_version
-        while self._network.cluster_version == version_before:
+        while True:
+            is_newer = self._network.cluster_version != version_before
+            # The first answer may be to a request that did not name the topic yet.
+            info = self._network.cluster.topics.get(topic) if is_newer else None
+            if info is not None and info.error is ErrorCode.NONE:
+                return list(info.partitions)
+            if info is not None and info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                if all(topic != assigned for assigned, _ in self._fetcher.partitions):
+                    self._network.forget_topic(topic)
+                raise UnknownTopicError(f"there is no topic {topic!r}")
+            if info is not None and not info.error.retriable:
+                raise BrokerError(info.error, f"topic {topic!r}")
             self._check_time(until_s, f"no metadata of topic {topic!r} after {timeout_s:g} s")
             self._network.poll(max(0.0, until_s - self._clock()))
         info = self._network.cluster.topics.get(topic)

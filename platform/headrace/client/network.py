@@ -28,7 +28,6 @@ from headrace.client.errors import (
 )
 from headrace.client.informants import PATIENCE_S, Informants, most_idle
 from headrace.client.resolving import Resolver
-from headrace.wire.errors import ErrorCode
 from headrace.wire.frames import FRAME_LIMIT_BYTES
 
 logger = logging.getLogger(__name__)
@@ -36,14 +35,8 @@ logger = logging.getLogger(__name__)
 RECONNECT: Final = Backoff(first_ms=50, max_ms=1000)
 METADATA_RETRY: Final = Backoff(first_ms=50, max_ms=1000)
 METADATA_MAX_AGE_MS: Final = 300_000
-PATIENCE_S: Final = 1.0
-"""How long only one broker is tried. The kernel of a hung broker accepts connections, but nothing answers."""
 NEVER: Final = float("inf")
 _CHECK_INTERVAL_S: Final = 0.05
-
-_TRANSIENT_TOPIC_ERRORS: Final = frozenset(
-    {ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
-)
 
 
 class Network:
@@ -85,7 +78,9 @@ class Network:
         self._errors: dict[int, ClientError] = {}
         self._not_before_s: dict[int, float] = {}
         self._topics: set[str] = set()
+        self._informants = Informants()
         self._update_wanted = True
+        self._doubts = False  # the latest metadata: another broker may know better
         self._update_in_flight = False
         self._update_failures = 0
         self._update_not_before_s = 0.0
@@ -105,22 +100,27 @@ class Network:
             self._topics |= added
             self._update_failures = 0
             self._update_not_before_s = 0.0  # the backoff was for other topics
-            self.request_update()
+            self._update_wanted = True
 
     def forget_topic(self, topic: str) -> None:
         """Leaves the topic out of metadata requests from now on."""
         self._topics.discard(topic)
 
     def request_update(self) -> None:
-        """Requests fresh metadata at the next `poll`, or as soon as the backoff allows."""
-        self._update_wanted = True
+        """Requests fresh metadata at the next `poll`, or as soon as the backoff allows: what is known is
+        wrong, or not enough.
+        """
+        self._update_wanted = self._doubts = True
 
     def _maybe_update(self, now_s: float) -> None:
         if self._update_in_flight or now_s < self._update_due_s():
             return
-        node_id = self.any_ready()
-        if node_id is None:
+        if self.any_ready() is None:
             return
+        addresses = {**self.cluster.brokers, **self._bootstrap}
+        connect = self.ready if self._doubts else None
+        node_id = self._informants.next(self._connections, addresses, now_s, connect=connect)
+        assert node_id is not None
         self._update_in_flight = True
         self._update_wanted = False
         call = metadata_call(sorted(self._topics), create=self._create_topics)
@@ -134,6 +134,9 @@ class Network:
     def _on_metadata(self, body: Any, error: ClientError | None) -> None:
         self._update_in_flight = False
         now_s = self._clock()
+        if error is None and not body.brokers:
+            # It has just begun, and knows none. With its answer every connection would be given up.
+            error = NetworkError("a broker answered that the cluster has no brokers")
         incomplete = error is not None
         if error is not None:
             self.last_error = error
@@ -144,12 +147,10 @@ class Network:
             self._updated_s = now_s
             self.last_error = None
             self._drop_moved_brokers()
-            incomplete = any(
-                topic.error in _TRANSIENT_TOPIC_ERRORS or any(p.leader < 0 for p in topic.partitions.values())
-                for topic in newer.topics.values()
-            )
+            incomplete = newer.is_incomplete
         self._update_failures = self._update_failures + 1 if incomplete else 0
         self._update_wanted = self._update_wanted or incomplete
+        self._doubts = self._doubts or incomplete
         # The backoff applies after a success, too: many partitions may request an update at once.
         self._update_not_before_s = now_s + METADATA_RETRY.delay_s(max(1, self._update_failures), self._draw)
 
@@ -201,17 +202,10 @@ class Network:
 
         Connects to a further one if those before it are not ready after `PATIENCE_S`.
         """
-        best: tuple[int, int] | None = None
-        connecting = False
-        patient_since_s = self._clock() - PATIENCE_S
-        for node_id, connection in self._connections.items():
-            if connection.state is ConnectionState.READY:
-                best = min(best or (1 << 30, 0), (connection.in_flight_count, node_id))
-            elif connection.started_s > patient_since_s:
-                connecting = True
-        if best is not None:
-            return best[1]
-        if not connecting:
+        now_s = self._clock()
+        if (best := most_idle(self._connections, now_s)) is not None:
+            return best
+        if all(connection.started_s <= now_s - PATIENCE_S for connection in self._connections.values()):
             nodes = [*self.cluster.brokers, *self._bootstrap]
             candidates = [node_id for node_id in nodes if node_id not in self._connections]
             start = int(self._draw() * len(candidates))
@@ -263,7 +257,7 @@ class Network:
         self.last_error = self._errors[node_id] = error
         failures = self._failures[node_id] = self._failures.get(node_id, 0) + 1
         self._not_before_s[node_id] = self._clock() + RECONNECT.delay_s(failures, self._draw)
-        self.request_update()
+        self._update_wanted = True
         logger.debug("broker %s: %s", node_id, error)
 
     # --- the loop ---

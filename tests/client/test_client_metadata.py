@@ -1,0 +1,141 @@
+"""Metadata that comes late, or from a broker that knows nothing yet, or nothing any more."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import pytest
+
+from fix_client import FakeBroker, FakeCluster, Fault, StartCluster, refuse
+from fix_consumers import WAIT_S, MakeConsumer, as_stored, fill, read
+from headrace.client import Consumer, ConsumerRecord
+from headrace.client.calls import metadata_call
+from headrace.client.cluster import BrokerAddress
+from headrace.client.connection import BrokerConnection, ConnectionState
+from headrace.client.errors import BrokerError, UnknownTopicError
+from headrace.client.informants import Informants, most_idle
+from headrace.wire import messages
+from headrace.wire.apis import ApiKey
+from headrace.wire.errors import ErrorCode
+
+
+def ask_metadata(cluster: FakeCluster, reader: Consumer) -> None:
+    """Returns once the consumer has asked for metadata, whose answer it has not read yet."""
+    asked = len(cluster.requests_of(ApiKey.METADATA))
+    reader._network.request_update()
+    until = time.monotonic() + WAIT_S
+    while len(cluster.requests_of(ApiKey.METADATA)) == asked and time.monotonic() < until:
+        reader.poll(0.01)
+
+
+def test_a_topic_is_found_while_metadata_of_others_is_on_its_way(
+    fake_cluster: StartCluster, consumer: MakeConsumer
+) -> None:
+    cluster = fake_cluster()
+    cluster.create("u", 2)
+    reader = consumer(cluster)
+    fill(cluster)
+    read(reader, 20)
+    cluster.next(ApiKey.METADATA, Fault(delay_s=0.1))
+    ask_metadata(cluster, reader)
+    assert reader.partitions_for("u") == [0, 1]
+
+
+def test_a_broker_that_knows_no_brokers_is_not_believed(
+    fake_cluster: StartCluster, consumer: MakeConsumer
+) -> None:
+    cluster = fake_cluster(brokers=2)
+    fill(cluster)
+    reader = consumer(cluster)
+    read(reader, 20)
+    with cluster.lock:
+        cluster.brokers, all_brokers = [], cluster.brokers
+    ask_metadata(cluster, reader)
+    reader.poll(0.05)
+    fill(cluster, batches=1)
+    assert read(reader, 4) == as_stored(cluster)[20:]
+    assert reader.fetch_failures("t", 0) == 0
+    cluster.brokers = all_brokers
+
+
+def test_a_topic_that_may_not_be_read_is_no_unknown_one(cluster: FakeCluster, consumer: MakeConsumer) -> None:
+    reader = consumer(cluster)
+    reader.position("t", 0)
+    cluster.next(ApiKey.METADATA, refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+        reader.partitions_for("t")
+    assert reader.partitions_for("t") == [0]
+
+
+def test_an_unknown_topic_is_not_asked_for_again(cluster: FakeCluster, consumer: MakeConsumer) -> None:
+    reader = consumer(cluster)
+    with pytest.raises(UnknownTopicError, match="nope"):
+        reader.partitions_for("nope")
+    ask_metadata(cluster, reader)
+    named = cluster.requests_of(ApiKey.METADATA)[-1].body.topics
+    assert [topic.name for topic in named] == ["t"]
+
+
+class CutOffBroker(FakeCluster):
+    """Three brokers. The first one is cut off: it tells for ever that it leads, and leads nothing."""
+
+    is_cut_off = False
+
+    def handle(self, broker: FakeBroker, request: messages.Request, fault: Fault) -> bytes | None:
+        if not self.is_cut_off or broker.broker_id != 1:
+            return super().handle(broker, request, fault)
+        if request.api_key != ApiKey.METADATA:
+            return super().handle(broker, request, refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        leaders, self.leaders = self.leaders, dict.fromkeys(self.leaders, 1)
+        try:
+            return super().handle(broker, request, fault)
+        finally:
+            self.leaders = leaders
+
+
+def test_a_broker_that_is_cut_off_is_not_the_only_one_that_is_asked() -> None:
+    with contextlib.closing(CutOffBroker(brokers=3)) as cluster:
+        fill(cluster)
+        with Consumer(
+            cluster.bootstrap, auto_offset_reset="earliest", retry_backoff_ms=5, draw=lambda: 0.0
+        ) as reader:
+            reader.assign([("t", 0)])
+            assert len(read(reader, 20)) == 20
+            with cluster.lock:
+                cluster.is_cut_off = True
+                cluster.leaders["t", 0] = 3
+            fill(cluster, batches=1)
+            got: list[ConsumerRecord] = []
+            until = time.monotonic() + 5
+            while len(got) < 4 and time.monotonic() < until:
+                got += reader.poll(0.1)
+            assert got == as_stored(cluster)[20:]
+
+
+def connection_to(port: int, *, asked_s: float, in_flight: int) -> BrokerConnection:
+    found = BrokerConnection(
+        BrokerAddress("127.0.0.1", port),
+        client_id="c",
+        clock=lambda: asked_s,
+        request_timeout_s=30,
+        frame_limit_bytes=1000,
+    )
+    found.state = ConnectionState.READY
+    found.versions = {int(ApiKey.METADATA): 12}
+    for _ in range(in_flight):
+        found.send(metadata_call([], create=False), lambda body, error: None)
+    return found
+
+
+def test_a_broker_that_does_not_answer_is_asked_last() -> None:
+    hung, busy = connection_to(1, asked_s=0, in_flight=1), connection_to(2, asked_s=5, in_flight=3)
+    assert most_idle({1: hung, 2: busy}, 0.5) == 1
+    assert most_idle({1: hung, 2: busy}, 5.5) == 2
+    assert most_idle({1: hung}, 5.5) == 1
+    informants = Informants()
+    addresses = {1: hung.address, 2: busy.address}
+    asked = [
+        informants.next({1: hung, 2: busy}, addresses, 5.5, connect=lambda node_id: None) for _ in range(3)
+    ]
+    assert asked == [2, 2, 2]
