@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+import uuid
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -207,6 +208,7 @@ class FakeCluster:
         self.delays_s: dict[int, float] = {}
         self.logs: dict[tuple[str, int], FakeLog] = {}
         self.leaders: dict[tuple[str, int], int] = {}
+        self.topic_ids: dict[str, uuid.UUID] = {}  # without one, a topic is fetched by its name
         self.creates_topics = True
         self.default_partitions = partitions
         self.next_producer_id = 1000
@@ -310,7 +312,7 @@ class FakeCluster:
                     "MetadataResponseTopic",
                     error_code=KioErrorCode(code),
                     name=name,
-                    topic_id=None,
+                    topic_id=self.topic_ids.get(name),
                     is_internal=False,
                     partitions=partitions,
                 )
@@ -369,10 +371,15 @@ class FakeCluster:
 
     def _fetch(self, broker: FakeBroker, request: messages.Request, fault: Fault) -> bytes:
         topics = []
+        names = {topic_id: name for name, topic_id in self.topic_ids.items()}
         for topic in request.body.topics:
             results = []
             for part in topic.partitions:
-                result = self._read(broker, topic.name, part, fault)
+                name = topic.name or names.get(topic.topic_id)
+                if name is None:
+                    result = fetch.FetchPartitionResult(part.partition, ErrorCode.UNKNOWN_TOPIC_ID, -1)
+                else:
+                    result = self._read(broker, name, part, fault)
                 results.append(result)
             topics.append(fetch.FetchTopicResult(topic.name, topic.topic_id, results))
         if not any(result.records or result.error_code for topic in topics for result in topic.partitions):
@@ -393,6 +400,11 @@ class FakeCluster:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         elif not log.start <= part.fetch_offset <= log.end:
             code = ErrorCode.OFFSET_OUT_OF_RANGE
+        parting = log.parting(part.last_fetched_epoch, part.fetch_offset)
+        if parting is not None and code in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
+            if parting.epoch < 0:
+                return fetch.FetchPartitionResult(part.partition, ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+            return fetch.FetchPartitionResult(part.partition, 0, log.end, diverging_epoch=parting)
         if code is not ErrorCode.NONE:
             return fetch.FetchPartitionResult(part.partition, code, -1)
         data = log.read(part.fetch_offset, part.max_bytes)

@@ -4,7 +4,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from headrace.client import ConsumerRecord
-from headrace.wire.batch import HEADER, BatchHeader, hop, read_header, readdress, verify
+from headrace.log.epochs import EpochEnd, LeaderEpochs
+from headrace.wire.batch import BatchHeader, hop, read_header, readdress, verify
 from headrace.wire.errors import ErrorCode
 from headrace.wire.records import Record, decode_records
 
@@ -24,8 +25,11 @@ class FakeLog:
     def __init__(self, by_address: bool) -> None:
         self.by_address = by_address
         self.batches: list[bytes] = []
+        self._ends: list[int] = []  # of the batches: what a test spoils is not looked at, as in a broker
         self.end = 0
         self.start = 0
+        self.leader_epoch = 0
+        self.epochs = LeaderEpochs()
         self.producers: dict[int, ProducerState] = {}
 
     def append(self, batch: bytes) -> tuple[ErrorCode, int]:
@@ -36,14 +40,17 @@ class FakeLog:
             if code is not ErrorCode.NONE or known is not None:
                 return code, -1 if known is None else known
         base = self.end
+        self.epochs.note(self.leader_epoch, base)
         stored = bytearray(batch)
         if self.by_address:
-            base = readdress(stored, 0, base, leader_epoch=0)
+            base = readdress(stored, 0, base, self.leader_epoch)
             self.end += len(stored)
         else:
             stored[:8] = base.to_bytes(8, "big")
+            stored[12:16] = self.leader_epoch.to_bytes(4, "big")
             self.end += header.record_count
         self.batches.append(bytes(stored))
+        self._ends.append(self.end)
         if header.producer_id >= 0:
             state = self.producers[header.producer_id]
             state.last_sequence = header.last_sequence
@@ -66,11 +73,26 @@ class FakeLog:
             return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, None
         return ErrorCode.NONE, None
 
+    def elect(self, kept_batches: int, leader_epoch: int) -> None:
+        """Another leader takes over, which has only the first batches; it writes in this epoch."""
+        self.leader_epoch = leader_epoch
+        del self.batches[kept_batches:], self._ends[kept_batches:]
+        self.end = self._ends[-1]
+        self.epochs.truncate(self.end)
+
+    def parting(self, last_fetched_epoch: int, offset: int) -> EpochEnd | None:
+        """Where a reader that was there in that epoch parts from this log; None if it does not."""
+        if last_fetched_epoch < 0:
+            return None
+        found = self.epochs.end_of(last_fetched_epoch, self.end)
+        if self.epochs.latest < last_fetched_epoch <= self.leader_epoch:
+            found = EpochEnd(self.epochs.latest, self.end)
+        return found if found.epoch < last_fetched_epoch or found.end_address < offset else None
+
     def read(self, offset: int, max_bytes: int) -> bytes:
         data = b""
-        for batch in self.batches:
-            # A broker knows where its batches begin; it does not look at what a test has spoiled.
-            if BatchHeader._make(HEADER.unpack_from(batch)).next_offset > offset:
+        for batch, end in zip(self.batches, self._ends, strict=True):
+            if end > offset:
                 if data and len(data) + len(batch) > max_bytes:
                     break
                 data += batch

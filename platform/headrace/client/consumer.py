@@ -21,6 +21,7 @@ from headrace.client.errors import BrokerError, CorruptRecordsError, MetadataTim
 from headrace.client.fetching import Fetcher, FetchSettings
 from headrace.client.lifecycle import Client
 from headrace.client.network import Network
+from headrace.client.partition_fetch import PartitionFetch
 from headrace.client.unpacking import ConsumerRecord, FetchedBatches, Unpacker
 from headrace.wire.errors import ErrorCode
 from headrace.wire.records import DECODE_LIMIT_BYTES
@@ -39,7 +40,9 @@ class Consumer(Client):
 
     Offsets may be ordinary Kafka offsets or headrace's byte addresses, including positions inside a batch.
     For a partition without a valid position `auto_offset_reset` decides: "latest", "earliest", or "error"
-    (`OffsetOutOfRangeError`). Records of control batches are not returned. Isolation is read-uncommitted.
+    (`OffsetOutOfRangeError`). A log that has lost what was read, after an unclean election, is read on from
+    where it differs, with a warning in the log; with "error", `LogTruncationError` is raised. Records of
+    control batches are not returned. Isolation is read-uncommitted.
     For a damaged batch `on_corrupt` decides: "raise" (`CorruptRecordsError`, again in each `poll` until the
     position is moved behind it), or "skip": a warning in the log names it, and reading continues behind it.
     """
@@ -89,7 +92,6 @@ class Consumer(Client):
             reset=_RESET[auto_offset_reset],
             backoff=Backoff(retry_backoff_ms, max(retry_backoff_ms, retry_backoff_max_ms)),
         )
-        self._fetcher = Fetcher(self._network, settings, clock, draw)
         self._skips_corrupt = on_corrupt == "skip"
         self.corrupt_batches_skipped = 0
         """How many damaged batches `on_corrupt="skip"` has left out so far."""
@@ -199,10 +201,6 @@ class Consumer(Client):
                 raise BrokerError(info.error, f"topic {topic!r}")
             self._check_time(until_s, f"no metadata of topic {topic!r} after {timeout_s:g} s")
             self._network.poll(max(0.0, until_s - self._clock()))
-        info = self._network.cluster.topics.get(topic)
-        if info is None or info.error is not ErrorCode.NONE:
-            raise UnknownTopicError(f"there is no topic {topic!r}")
-        return list(info.partitions)
 
     def _check_time(self, until_s: float, problem: str) -> None:
         if self._clock() >= until_s:

@@ -99,6 +99,32 @@ class OffsetOutOfRangeError(ClientError):
         )
 
 
+class LogTruncationError(OffsetOutOfRangeError):
+    """The log does not hold any more what was read, and `auto_offset_reset` is "error". A leader was elected
+    that did not have it, or the topic was deleted and made again. `divergence_offset`: where what was read
+    parts from the log; None if the brokers do not tell. Seek there to read what the log has instead.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        divergence_offset: int | None,
+        cause: str = "a leader was elected that did not have them",
+    ) -> None:
+        super().__init__(topic, partition, offset)
+        self.divergence_offset = divergence_offset
+        way_out = "seek to an offset in the log"
+        if divergence_offset is not None:
+            way_out = f"from offset {divergence_offset} on it holds others: seek there to read them"
+        Exception.__init__(
+            self,
+            f"{topic}-{partition}: the log has lost records that were read before offset {offset}: {cause}; "
+            f'auto_offset_reset is "error"; {way_out}',
+        )
+
+
 class CorruptRecordsError(ClientError):
     """A fetched batch is damaged; none of its records was returned.
 

@@ -1,4 +1,4 @@
-"""Fetching for a consumer: the position of each partition, its prefetched bytes, the next requests.
+"""Fetching for a consumer: which requests are sent next, and what their answers mean for each partition.
 
 For one thread, driven by `Consumer.poll`. At most one Fetch per leader is in flight, with all its partitions
 that have buffer space left; the next one is sent before records are returned, so that the broker works while
@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from headrace.client.backoff import Backoff
 from headrace.client.calls import EARLIEST, LATEST, fetch_call, list_offsets_call
 from headrace.client.cluster import TopicPartition
-from headrace.client.errors import BrokerError, ClientError, CorruptRecordsError, OffsetOutOfRangeError
+from headrace.client.errors import (
+    BrokerError,
+    ClientError,
+    CorruptRecordsError,
+    LogTruncationError,
+    OffsetOutOfRangeError,
+    UnsupportedApiError,
+)
+from headrace.client.lineage import NO_EPOCH, Claim
 from headrace.client.network import Network
-from headrace.wire.batch import BatchHeader, hop
+from headrace.client.partition_fetch import PartitionFetch, Piece, check_offsets
+from headrace.wire.batch import HEADER_SIZE_BYTES, hop
 from headrace.wire.errors import CorruptBatchError, ErrorCode
 from headrace.wire.fetch import (
     FetchPartition,
@@ -62,100 +70,6 @@ class FetchSettings(NamedTuple):
     backoff: Backoff
 
 
-class Piece:
-    """Prefetched whole batches of one partition; those before `at` were returned to the application."""
-
-    __slots__ = ("at", "buffer", "high_watermark")
-
-    def __init__(self, buffer: memoryview, high_watermark: int) -> None:
-        self.buffer = buffer
-        self.at = 0
-        self.high_watermark = high_watermark
-
-    @property
-    def left_bytes(self) -> int:
-        return len(self.buffer) - self.at
-
-
-class PartitionFetch:
-    """One assigned partition. `position`: the offset to return next; None while it has to be looked up."""
-
-    __slots__ = (
-        "error",
-        "failures",
-        "fetch_bytes",
-        "fetch_position",
-        "generation",
-        "high_watermark",
-        "high_watermark_s",
-        "in_flight",
-        "interruptions",
-        "not_before_s",
-        "partition",
-        "paused",
-        "pieces",
-        "position",
-        "reset_to",
-        "suspect",
-        "topic",
-    )
-
-    def __init__(self, topic: str, partition: int, fetch_bytes: int) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.position: int | None = None
-        self.fetch_position = 0
-        """The offset to fetch next: the end of the prefetched bytes."""
-        self.reset_to: int | None = None
-        """The timestamp (or EARLIEST, LATEST) to look up the position by; None: the consumer's setting."""
-        self.pieces: deque[Piece] = deque()
-        self.in_flight = False
-        """Whether a request for it is in flight."""
-        self.generation = 0
-        """Counts seeks: responses to requests of an older generation are discarded."""
-        self.failures = 0
-        self.interruptions = 0
-        """Counts all failed fetches, since the partition was assigned."""
-        self.not_before_s = 0.0
-        self.fetch_bytes = fetch_bytes
-        self.high_watermark = -1
-        self.high_watermark_s = -math.inf
-        """When the fetch was sent whose answer has it, by the consumer's clock."""
-        self.error: ClientError | None = None
-        """Raised by `poll` once the pieces are used up."""
-        self.paused = False
-        self.suspect: int | None = None
-        """The position at which a fetched batch was bad; it is fetched once more before it is skipped."""
-
-    @property
-    def buffered_bytes(self) -> int:
-        return sum(piece.left_bytes for piece in self.pieces)
-
-    def move_to(self, position: int | None, reset_to: int | None = None) -> None:
-        """Discards the prefetched bytes and continues at `position`, or looks it up by `reset_to`."""
-        self.position = position
-        self.fetch_position = position or 0
-        self.reset_to = reset_to
-        self.pieces.clear()
-        self.generation += 1
-        self.in_flight = False
-        self.error = None
-        self.failures = 0
-        self.not_before_s = 0.0
-
-
-def check_offsets(header: BatchHeader, high_watermark: int) -> None:
-    """Raises `CorruptBatchError` if the offsets, which no checksum covers, lie behind the log's end.
-
-    A position taken from them would be out of range, and the consumer would be sent to the log's other end.
-    """
-    if header.next_offset > high_watermark >= 0:
-        raise CorruptBatchError(
-            f"a batch with the offsets {header.base_offset} to {header.next_offset - 1}, but the log ends at "
-            f"{high_watermark}"
-        )
-
-
 class Fetcher:
     """All partitions of a consumer. `send` sends requests; the network's `poll` handles the responses."""
 
@@ -187,6 +101,8 @@ class Fetcher:
         fetches: dict[int, list[PartitionFetch]] = {}
         for state in self._requestable(free_bytes):
             leader = self._network.cluster.leader(state.topic, state.partition)
+            if self._is_made_again(state):
+                continue
             if leader is None:
                 self._network.request_update()
             elif not self._network.ready(leader):
@@ -254,26 +170,33 @@ class Fetcher:
         elif result.offset < 0:
             state.reset_to = LATEST  # no record has the timestamp or a later one
         else:
+            topic_id = state.topic_id
             state.move_to(result.offset)
+            state.topic_id = topic_id
 
     # --- batches ---
 
     def _fetch(self, leader: int, states: list[PartitionFetch], free_bytes: int) -> None:
         topics: dict[str, list[FetchPartition]] = {}
+        ids = {state.topic: state.topic_id for state in states}
         requested: dict[TopicPartition, tuple[PartitionFetch, int]] = {}
         for state in states:
             state.in_flight = True
             requested[state.topic, state.partition] = (state, state.generation)
-            part = FetchPartition(state.partition, state.fetch_position, state.fetch_bytes)
+            offset, epoch, lineage = state.fetch_position, state.lineage.epoch, state.lineage
+            if lineage.claim is not None and lineage.last_offset is not None:
+                offset, epoch = lineage.last_offset, NO_EPOCH
+            part = FetchPartition(state.partition, offset, state.fetch_bytes, last_fetched_epoch=epoch)
             topics.setdefault(state.topic, []).append(part)
         settings = self._settings
         request = FetchRequest(
             max_wait_ms=settings.max_wait_ms,
             min_bytes=settings.min_bytes,
             max_bytes=min(settings.max_bytes, free_bytes),
-            topics=[FetchTopic(topic, NO_UUID, parts) for topic, parts in topics.items()],
+            topics=[FetchTopic(topic, ids[topic], parts) for topic, parts in topics.items()],
         )
-
+        names = {topic_id: topic for topic, topic_id in ids.items() if topic_id != NO_UUID}
+        by_id = len(names) == len(ids)
         asked_s = self._clock()
 
         def on_response(body: FetchResponse | None, error: ClientError | None) -> None:
@@ -282,7 +205,9 @@ class Fetcher:
                 error = BrokerError(body.error_code, "fetch")
             results: dict[TopicPartition, FetchPartitionResult] = {}
             if body is not None:
-                results = {(t.name, p.partition): p for t in body.topics for p in t.partitions}
+                results = {
+                    (names.get(t.topic_id, t.name), p.partition): p for t in body.topics for p in t.partitions
+                }
             for key, (state, generation) in requested.items():
                 if state.generation == generation:
                     state.in_flight = False
@@ -290,7 +215,12 @@ class Fetcher:
 
         self._fetching.add(leader)
         timeout_s = self._network.request_timeout_s + settings.max_wait_ms / 1000
-        self._network.send(leader, fetch_call(request), on_response, timeout_s=timeout_s)
+        try:
+            self._network.send(leader, fetch_call(request, by_id=by_id), on_response, timeout_s=timeout_s)
+        except UnsupportedApiError:
+            if not by_id:
+                raise
+            self._network.send(leader, fetch_call(request), on_response, timeout_s=timeout_s)
 
     def _on_fetched(
         self,
@@ -302,8 +232,12 @@ class Fetcher:
         if result is None or error is not None:
             self._back_off(state, error)
             return
-        if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._on_out_of_range(state)
+        is_out_of_range = result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        if state.lineage.claim is not None and (is_out_of_range or result.error_code == ErrorCode.NONE):
+            self._on_read_again(state, state.lineage.claim, result)
+            return
+        if is_out_of_range or result.diverging_epoch is not None:
+            self._on_parted(state, Claim(*result.diverging_epoch) if result.diverging_epoch else Claim())
             return
         if result.error_code == ErrorCode.CORRUPT_MESSAGE and state.failures >= REFUSALS_BEFORE_ERROR:
             problem = "its broker cannot read the log there (CORRUPT_MESSAGE)"
@@ -326,6 +260,7 @@ class Fetcher:
                 check_offsets(header, high_watermark)
                 end = at + header.size_bytes
                 next_offset = header.next_offset
+                state.lineage.note(header)
         except CorruptBatchError:
             end = len(records)  # `poll` raises the error once it arrives at this batch
             state.not_before_s = math.inf  # and until then there is nothing to fetch behind it
@@ -336,21 +271,83 @@ class Fetcher:
         state.pieces.append(Piece(records[:end], high_watermark))
         state.fetch_position = max(next_offset, state.fetch_position)
 
-    def _on_out_of_range(self, state: PartitionFetch) -> None:
+    # --- logs that hold something else ---
+
+    def _is_made_again(self, state: PartitionFetch) -> bool:
+        """Whether the topic was deleted, and another one made under its name: the position is none of its."""
+        topic_id = self._network.cluster.topic_id(state.topic)
+        if topic_id == NO_UUID:
+            return False
+        if state.position is None or state.topic_id in (NO_UUID, topic_id):
+            state.topic_id = topic_id
+            return False
+        if state.pieces:
+            return True  # they are returned first
+        cause = "its topic was deleted and made again"
         if self._settings.reset is None:
-            state.error = OffsetOutOfRangeError(state.topic, state.partition, state.fetch_position)
-        elif state.pieces:
-            # The prefetched records are returned first; a later fetch comes back here.
-            state.not_before_s = self._clock() + self._settings.backoff.delay_s(1, self._draw)
+            state.error = LogTruncationError(state.topic, state.partition, state.fetch_position, None, cause)
         else:
+            logger.warning("%s-%d: %s, continuing at its start", state.topic, state.partition, cause)
+            state.move_to(None, EARLIEST)
+        return True
+
+    def _on_parted(self, state: PartitionFetch, claim: Claim) -> None:
+        """The log does not hold this offset, or not what was read before it."""
+        if state.pieces:
+            # The prefetched records are returned first; a later fetch comes back here.
+            self._wait(state)
+        elif state.lineage.last_offset is not None:
+            state.lineage.claim = claim
+        else:
+            self._reset(state, claim, has_parted=claim.is_precise)
+
+    def _on_read_again(self, state: PartitionFetch, claim: Claim, result: FetchPartitionResult) -> None:
+        """The answer to the fetch of the batch that was read last, after a claim that it is not there."""
+        lineage, records = state.lineage, result.records
+        lineage.claim = None
+        if isinstance(records, memoryview) and len(records) >= HEADER_SIZE_BYTES:
+            if lineage.holds_last(records):
+                logger.warning(
+                    "%s-%d: its broker does not know leader epoch %d of the batch before offset %d, which is "
+                    "in the log; reading goes on",
+                    *(state.topic, state.partition, lineage.epoch, state.fetch_position),
+                )
+                state.lineage = lineage.before(0)
+            else:
+                self._reset(state, claim, has_parted=True)
+        elif result.error_code == ErrorCode.NONE and result.high_watermark > (lineage.last_offset or 0):
+            lineage.claim = claim  # the answer had no room for it
+            self._wait(state)
+        else:
+            self._reset(state, claim, has_parted=claim.is_precise)
+
+    def _reset(self, state: PartitionFetch, claim: Claim, *, has_parted: bool) -> None:
+        """Continues where the log parted from what was read, if that is known, else where the settings say;
+        or it is an error."""
+        parting = state.lineage.parting(claim, state.fetch_position) if claim.is_precise else None
+        reset = self._settings.reset
+        if parting == state.fetch_position:
+            self._back_off(state, None)  # a leader that contradicts itself
+        elif reset is None and has_parted:
+            state.error = LogTruncationError(state.topic, state.partition, state.fetch_position, parting)
+        elif reset is None:
+            state.error = OffsetOutOfRangeError(state.topic, state.partition, state.fetch_position)
+        else:
+            where = "start" if reset == EARLIEST else "end"
             logger.warning(
-                "%s-%d: offset %d is not in the log, continuing at its %s",
-                state.topic,
-                state.partition,
-                state.fetch_position,
-                "start" if self._settings.reset == EARLIEST else "end",
+                "%s-%d: %s, continuing at %s",
+                *(state.topic, state.partition),
+                f"the log has lost what was read up to offset {state.fetch_position}"
+                if has_parted
+                else f"offset {state.fetch_position} is not in the log",
+                f"its {where}" if parting is None else f"offset {parting}",
             )
-            state.move_to(None)
+            kept = state.lineage.before(parting or 0)
+            state.move_to(parting)
+            state.lineage = kept
+
+    def _wait(self, state: PartitionFetch) -> None:
+        state.not_before_s = self._clock() + self._settings.backoff.delay_s(1, self._draw)
 
     def _on_refused(self, state: PartitionFetch, code: int) -> None:
         error = BrokerError(code, f"{state.topic}-{state.partition}")

@@ -34,7 +34,6 @@ from headrace.client.settings import Acks, ProducerSettings
 from headrace.wire.compression import Codec
 from headrace.wire.errors import ErrorCode
 from headrace.wire.partitioning import partition_for_key
-from headrace.wire.primitives import NO_UUID
 from headrace.wire.records import Header
 from headrace.wire.timestamps import INT64_MAX, INT64_MIN
 
@@ -200,8 +199,7 @@ class Producer(Client):
 
     def topic_id(self, topic: str) -> UUID:
         """Returns the id of a topic that was sent to (KIP-516); the zero id if it is not known."""
-        info = self._network.cluster.topics.get(topic)
-        return NO_UUID if info is None else info.topic_id
+        return self._network.cluster.topic_id(topic)
 
     def partition_count(self, topic: str) -> int:
         """Returns how many partitions the topic has; waits for metadata and raises as `send` does."""

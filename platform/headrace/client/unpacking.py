@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from headrace.client.cluster import TopicPartition
 from headrace.client.errors import CorruptRecordsError
-from headrace.client.fetching import PartitionFetch, Piece, check_offsets
+from headrace.client.partition_fetch import PartitionFetch, Piece, check_offsets, check_order
 from headrace.wire.batch import HEADER, HEADER_SIZE_BYTES, BatchHeader, hop, read_header, verify
 from headrace.wire.errors import CorruptBatchError
 from headrace.wire.records import Header, decode_columns

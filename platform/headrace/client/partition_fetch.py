@@ -1,0 +1,135 @@
+"""One partition of a consumer: its position, its prefetched bytes, and what its next fetch has to wait for.
+
+`client.fetching` sends the requests, `client.unpacking` takes the bytes out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from headrace.client.errors import ClientError
+from headrace.client.lineage import ReadLineage
+from headrace.wire.batch import BatchHeader
+from headrace.wire.errors import CorruptBatchError
+from headrace.wire.primitives import NO_UUID
+
+
+class Piece:
+    """Prefetched whole batches of one partition; those before `at` were returned to the application."""
+
+    __slots__ = ("at", "buffer", "high_watermark")
+
+    def __init__(self, buffer: memoryview, high_watermark: int) -> None:
+        self.buffer = buffer
+        self.at = 0
+        self.high_watermark = high_watermark
+
+    @property
+    def left_bytes(self) -> int:
+        return len(self.buffer) - self.at
+
+
+class PartitionFetch:
+    """One assigned partition. `position`: the offset to return next; None while it has to be looked up."""
+
+    __slots__ = (
+        "error",
+        "failures",
+        "fetch_bytes",
+        "fetch_position",
+        "generation",
+        "high_watermark",
+        "high_watermark_s",
+        "in_flight",
+        "interruptions",
+        "lineage",
+        "not_before_s",
+        "partition",
+        "paused",
+        "pieces",
+        "position",
+        "reset_to",
+        "suspect",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, topic: str, partition: int, fetch_bytes: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.position: int | None = None
+        self.fetch_position = 0
+        """The offset to fetch next: the end of the prefetched bytes."""
+        self.reset_to: int | None = None
+        """The timestamp (or EARLIEST, LATEST) to look up the position by; None: the consumer's setting."""
+        self.pieces: deque[Piece] = deque()
+        self.in_flight = False
+        """Whether a request for it is in flight."""
+        self.generation = 0
+        """Counts seeks: responses to requests of an older generation are discarded."""
+        self.failures = 0
+        self.interruptions = 0
+        """Counts all failed fetches, since the partition was assigned."""
+        self.lineage = ReadLineage()
+        """Of what was fetched from `position` or before up to `fetch_position`."""
+        self.topic_id = NO_UUID
+        """Of the topic that the position is in; another one may be made under its name. Zero: not known."""
+        self.not_before_s = 0.0
+        self.fetch_bytes = fetch_bytes
+        self.high_watermark = -1
+        self.high_watermark_s = -math.inf
+        """When the fetch was sent whose answer has it, by the consumer's clock."""
+        self.error: ClientError | None = None
+        """Raised by `poll` once the pieces are used up."""
+        self.paused = False
+        self.suspect: int | None = None
+        """The position at which a fetched batch was bad; it is fetched once more before it is skipped."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        return sum(piece.left_bytes for piece in self.pieces)
+
+    def move_to(self, position: int | None, reset_to: int | None = None) -> None:
+        """Discards the prefetched bytes and continues at `position`, or looks it up by `reset_to`."""
+        self.position = position
+        self.fetch_position = position or 0
+        self.reset_to = reset_to
+        self.lineage = ReadLineage()
+        self.topic_id = NO_UUID
+        self.pieces.clear()
+        self.generation += 1
+        self.in_flight = False
+        self.error = None
+        self.failures = 0
+        self.not_before_s = 0.0
+
+    def rewind(self) -> None:
+        """Discards the prefetched bytes; they are to be fetched again."""
+        kept, topic_id = self.lineage.before(self.position or 0), self.topic_id
+        self.move_to(self.position)
+        self.lineage, self.topic_id = kept, topic_id
+
+
+def check_offsets(header: BatchHeader, high_watermark: int) -> None:
+    """Raises `CorruptBatchError` if the offsets, which no checksum covers, lie behind the log's end.
+
+    A position taken from them would be out of range, and the consumer would be sent to the log's other end.
+    """
+    if header.next_offset > high_watermark >= 0:
+        raise CorruptBatchError(
+            f"a batch with the offsets {header.base_offset} to {header.next_offset - 1}, but the log ends at "
+            f"{high_watermark}"
+        )
+
+
+def check_order(header: BatchHeader, position: int) -> None:
+    """Raises `CorruptBatchError` if the offsets of a batch that comes next lie before `position`.
+
+    Its records would be taken for those that were returned before, and left out.
+    """
+    if header.next_offset <= position:
+        raise CorruptBatchError(
+            f"a batch with the offsets {header.base_offset} to {header.next_offset - 1} behind offset "
+            f"{position - 1}"
+        )
