@@ -96,8 +96,10 @@ class Consumer(Client):
         self.corrupt_batches_skipped = 0
         """How many damaged batches `on_corrupt="skip"` has left out so far."""
         self._unpacker = Unpacker(check_crcs=check_crcs, decode_limit_bytes=decode_limit_bytes)
+        self._fetcher = Fetcher(self._network, settings, clock, draw, forget=self._unpacker.forget)
         self._in_use = threading.Lock()
         self._woken = False
+        self._errors_first = False
         self._rotation = 0
 
     # --- partitions and positions ---
@@ -134,7 +136,10 @@ class Consumer(Client):
         self._move(topic, partition, None, LATEST)
 
     def pause(self, topic: str, partition: int) -> None:
-        """Returns and fetches nothing of the partition until `resume`."""
+        """Returns and fetches nothing of the partition until `resume`.
+
+        What was fetched ahead is kept, unless it fills the memory: then it is fetched again later.
+        """
         self._state(topic, partition).paused = True
 
     def resume(self, topic: str, partition: int) -> None:
@@ -234,10 +239,16 @@ class Consumer(Client):
             raise RuntimeError("another thread is using this consumer; use one consumer per thread")
         try:
             until_s = self._clock() + timeout_s
+            # While other partitions have records, or without a timeout, no poll comes to the errors below:
+            # they come first in the next one.
+            errors_first, self._errors_first = self._errors_first, False
+            if errors_first:
+                self._raise_errors()
             while True:
                 taken = take()
                 self._fetcher.send()
                 if taken or self._woken or self._clock() >= until_s:
+                    self._errors_first = True
                     self._woken = False
                     self._network.poll(0.0)
                     return taken

@@ -74,13 +74,21 @@ class Fetcher:
     """All partitions of a consumer. `send` sends requests; the network's `poll` handles the responses."""
 
     def __init__(
-        self, network: Network, settings: FetchSettings, clock: Callable[[], float], draw: Callable[[], float]
+        self,
+        network: Network,
+        settings: FetchSettings,
+        clock: Callable[[], float],
+        draw: Callable[[], float],
+        *,
+        forget: Callable[[TopicPartition], None],
     ) -> None:
+        """`forget` is called for a partition whose prefetched bytes are given up."""
         self.partitions: dict[TopicPartition, PartitionFetch] = {}
         self._network = network
         self._settings = settings
         self._clock = clock
         self._draw = draw
+        self._forget = forget
         self._fetching: set[int] = set()  # brokers with a Fetch in flight
         self._rotation = 0
 
@@ -96,7 +104,7 @@ class Fetcher:
 
     def send(self) -> None:
         """Looks up unknown positions and fetches as far as memory allows, at all leaders that are ready."""
-        free_bytes = self._settings.buffer_memory_bytes - self.buffered_bytes
+        free_bytes = self._free_bytes()
         lookups: dict[int, list[PartitionFetch]] = {}
         fetches: dict[int, list[PartitionFetch]] = {}
         for state in self._requestable(free_bytes):
@@ -115,6 +123,20 @@ class Fetcher:
             self._look_up(leader, wanted)
         for leader, wanted in fetches.items():
             self._fetch(leader, wanted, free_bytes)
+
+    def _free_bytes(self) -> int:
+        """Returns how much memory is left. If it is full, paused partitions give up what was prefetched of
+        them: nobody takes it, and nothing of the others could be fetched.
+        """
+        limit_bytes = self._settings.buffer_memory_bytes
+        free_bytes = limit_bytes - self.buffered_bytes
+        if free_bytes > 0 or all(state.paused for state in self.partitions.values()):
+            return free_bytes
+        for key, state in self.partitions.items():
+            if state.paused and state.pieces:
+                state.rewind()
+                self._forget(key)
+        return limit_bytes - self.buffered_bytes
 
     def _requestable(self, free_bytes: int) -> Iterator[PartitionFetch]:
         """Yields the partitions that may be looked up or fetched now, starting with another one each time."""
