@@ -433,3 +433,31 @@ def test_invalid_settings(options: Any) -> None:
 def test_negative_offsets_are_no_positions(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     with pytest.raises(ValueError, match="seek_to_end"):
         consumer(cluster).seek("t", 0, -1)
+
+
+@pytest.mark.parametrize("batches_too_far", [1.5, -1.5])
+def test_a_batch_with_wrong_offsets_is_damaged(
+    fake_cluster: StartCluster, consumer: MakeConsumer, batches_too_far: float
+) -> None:
+    """The base offset is under no checksum. Records must not be left out because theirs look like earlier
+    ones, or because those behind them do.
+    """
+    cluster = fake_cluster()
+    fill(cluster)
+    stored = as_stored(cluster)
+    log = cluster.log()
+    where = read_header(log.batches[1]).next_offset
+    with cluster.lock:
+        spoiled = bytearray(log.batches[2])
+        base = read_header(spoiled).base_offset + round(batches_too_far * len(spoiled))
+        spoiled[:8] = base.to_bytes(8, "big")
+        log.batches[2] = bytes(spoiled)
+    reader = consumer(cluster)
+    assert read(reader, 8) == stored[:8]
+    with pytest.raises(CorruptRecordsError, match="batch with the offsets") as caught:
+        reader.poll(WAIT_S)
+    behind = read_header(log.batches[3]).base_offset
+    assert (caught.value.offset, caught.value.next_offset) == (where, behind)
+    reader.seek("t", 0, behind)
+    assert read(reader, 8) == stored[12:]
+    assert read(consumer(cluster, on_corrupt="skip"), 16) == stored[:8] + stored[12:]

@@ -121,6 +121,7 @@ class Unpacker:
                 if self._check_crcs:
                     verify(rest, at, header)
                 check_offsets(header, piece.high_watermark)
+                check_order(header, last.next_offset)
                 last, end = header, at + header.size_bytes
         self.forget((state.topic, state.partition))
         piece.at += end
@@ -141,6 +142,10 @@ class Unpacker:
     def _decode(self, state: PartitionFetch, piece: Piece) -> _OpenBatch:
         header = self._checked_header(state, piece)
         position = state.position or 0
+        behind = _header_at(piece, piece.at + header.size_bytes)
+        if behind is not None and _is_misplaced(header, behind, position):
+            problem = f"a batch with the offsets {header.base_offset} to {header.next_offset - 1}, but the "
+            raise corrupt(state, piece, f"{problem}next one begins at {behind.base_offset}")
         if header.is_control:
             return _OpenBatch(header, [])
         try:
@@ -164,6 +169,7 @@ class Unpacker:
             if self._check_crcs:
                 verify(piece.buffer, piece.at, header)
             check_offsets(header, piece.high_watermark)
+            check_order(header, state.position or 0)
         except CorruptBatchError as error:
             raise corrupt(state, piece, str(error)) from None
         return header
@@ -183,10 +189,24 @@ def corrupt(state: PartitionFetch, piece: Piece, problem: str) -> CorruptRecords
     return CorruptRecordsError(state.topic, state.partition, position, problem, next_offset)
 
 
+def _is_misplaced(header: BatchHeader, behind: BatchHeader, position: int) -> bool:
+    """Whether the offsets of a batch overlap those of the next one, and are the wrong ones of the two: it does
+    not begin at `position`, neither by its offsets nor by its address.
+    """
+    begins_here = header.base_offset <= position or 0 <= header.address <= position
+    return not begins_here and position <= behind.base_offset < header.next_offset
+
+
 def _following(piece: Piece) -> BatchHeader | None:
     """Returns the header of the batch behind the piece's first batch, if its length leads there."""
+    header = _header_at(piece, piece.at)
+    return None if header is None else _header_at(piece, piece.at + header.size_bytes)
+
+
+def _header_at(piece: Piece, at: int) -> BatchHeader | None:
+    if at + HEADER_SIZE_BYTES > len(piece.buffer):
+        return None
     try:
-        header = read_header(piece.buffer, piece.at)
-        return read_header(piece.buffer, piece.at + header.size_bytes)
+        return read_header(piece.buffer, at)
     except CorruptBatchError:
         return None
