@@ -7,7 +7,7 @@ are omitted.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Final
@@ -17,7 +17,7 @@ from kio.static.constants import EntityType
 
 from headrace.wire import fetch, messages, produce
 from headrace.wire.apis import ApiKey
-from headrace.wire.primitives import Buffer
+from headrace.wire.primitives import REQUEST_ITEMS_MAX, Buffer
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -51,6 +51,9 @@ SUPPORTED_VERSIONS: Final[dict[int, tuple[int, int]]] = {
 }
 """The lowest and highest version of each API that this client writes and reads."""
 
+
+ITEMS_AT_ONCE_MAX: Final = REQUEST_ITEMS_MAX // 2
+"""Topics and partitions of one request. A broker ends the connection of a client that names too many."""
 
 ANY_VERSION: Final = (0, 32_767)
 PRODUCE_BY_NAME: Final = (0, produce.TOPIC_IDS_FROM - 1)
@@ -201,6 +204,22 @@ def list_offsets_call(wanted: dict[str, dict[int, int]]) -> Call:
         return schema.make("ListOffsetsRequest", replica_id=-1, isolation_level=0, topics=topics)
 
     return control_call(ApiKey.LIST_OFFSETS, build)
+
+
+def in_parts(wanted: dict[str, dict[int, int]]) -> Iterator[dict[str, dict[int, int]]]:
+    """Splits what is wanted of partitions, by topic, into what one request may name."""
+    part: dict[str, dict[int, int]] = {}
+    left = ITEMS_AT_ONCE_MAX
+    for topic, partitions in wanted.items():
+        for partition, value in partitions.items():
+            items = 1 if topic in part else 2
+            if left < items:
+                yield part
+                part, left, items = {}, ITEMS_AT_ONCE_MAX, 2
+            left -= items
+            part.setdefault(topic, {})[partition] = value
+    if part:
+        yield part
 
 
 def leader_epochs_call(wanted: dict[str, dict[int, int]]) -> Call:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from headrace.client.backoff import Backoff
-from headrace.client.calls import EARLIEST, LATEST, fetch_call, list_offsets_call
+from headrace.client.calls import EARLIEST, LATEST, fetch_call, in_parts, list_offsets_call
 from headrace.client.cluster import TopicPartition
 from headrace.client.errors import (
     BrokerError,
@@ -29,6 +30,7 @@ from headrace.client.partition_fetch import PartitionFetch, Piece, check_offsets
 from headrace.wire.batch import HEADER_SIZE_BYTES, hop
 from headrace.wire.errors import CorruptBatchError, ErrorCode
 from headrace.wire.fetch import (
+    REQUEST_PARTITIONS_MAX,
     FetchPartition,
     FetchPartitionResult,
     FetchRequest,
@@ -39,20 +41,8 @@ from headrace.wire.primitives import NO_UUID
 
 logger = logging.getLogger(__name__)
 
-_STALE_METADATA: Final = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-    }
-)
-
-
+PARTITIONS_AT_ONCE_MAX: Final = REQUEST_PARTITIONS_MAX // 2
+"""Of one Fetch. A broker counts topics, too, and ends the connection of a client that names too many."""
 REFUSALS_BEFORE_ERROR: Final = 2  # a broker's disk may be out of order for a moment
 FETCH_SIZE_MAX_BYTES: Final = 128 * 1024 * 1024
 """Of one partition. A batch that seems to be longer has a damaged header."""
@@ -107,6 +97,7 @@ class Fetcher:
         free_bytes = self._free_bytes()
         lookups: dict[int, list[PartitionFetch]] = {}
         fetches: dict[int, list[PartitionFetch]] = {}
+        left_out: PartitionFetch | None = None
         for state in self._requestable(free_bytes):
             leader = self._network.cluster.leader(state.topic, state.partition)
             if self._is_made_again(state):
@@ -118,7 +109,12 @@ class Fetcher:
             elif state.position is None:
                 lookups.setdefault(leader, []).append(state)
             elif leader not in self._fetching:
-                fetches.setdefault(leader, []).append(state)
+                if len(fetches.setdefault(leader, [])) < PARTITIONS_AT_ONCE_MAX:
+                    fetches[leader].append(state)
+                else:
+                    left_out = left_out or state
+        if left_out is not None:  # it comes first in the next request
+            self._rotation = list(self.partitions.values()).index(left_out) - 1
         for leader, wanted in lookups.items():
             self._look_up(leader, wanted)
         for leader, wanted in fetches.items():
@@ -170,19 +166,23 @@ class Fetcher:
             wanted.setdefault(state.topic, {})[state.partition] = timestamp_ms
             requested[state.topic, state.partition] = (state, state.generation)
             state.in_flight = True
-        if not wanted:
-            return
+        for some in in_parts(wanted):
+            keys = {(topic, index): requested[topic, index] for topic in some for index in some[topic]}
+            self._network.send(leader, list_offsets_call(some), partial(self._on_lookups, keys))
 
-        def on_response(body: Any, error: ClientError | None) -> None:
-            results = {}
-            if body is not None:
-                results = {(t.name, p.partition_index): p for t in body.topics for p in t.partitions}
-            for key, (state, generation) in requested.items():
-                if state.generation == generation:
-                    state.in_flight = False
-                    self._on_looked_up(state, results.get(key), error)
-
-        self._network.send(leader, list_offsets_call(wanted), on_response)
+    def _on_lookups(
+        self,
+        requested: dict[TopicPartition, tuple[PartitionFetch, int]],
+        body: Any,
+        error: ClientError | None,
+    ) -> None:
+        results = {}
+        if body is not None:
+            results = {(t.name, p.partition_index): p for t in body.topics for p in t.partitions}
+        for key, (state, generation) in requested.items():
+            if state.generation == generation:
+                state.in_flight = False
+                self._on_looked_up(state, results.get(key), error)
 
     def _on_looked_up(self, state: PartitionFetch, result: Any, error: ClientError | None) -> None:
         if result is None:
@@ -373,8 +373,6 @@ class Fetcher:
 
     def _on_refused(self, state: PartitionFetch, code: int) -> None:
         error = BrokerError(code, f"{state.topic}-{state.partition}")
-        if error.code in _STALE_METADATA:
-            self._network.request_update()
         if error.retriable:
             self._back_off(state, error)
         else:

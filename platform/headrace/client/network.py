@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from headrace.client.backoff import Backoff
-from headrace.client.calls import Call, metadata_call
+from headrace.client.calls import ITEMS_AT_ONCE_MAX, Call, metadata_call
 from headrace.client.cluster import BrokerAddress, Cluster, check_topic, from_metadata, parse_bootstrap
 from headrace.client.connection import BrokerConnection, ConnectionState, OnResponse, problem_of
 from headrace.client.errors import (
@@ -122,8 +122,9 @@ class Network:
         node_id = self._informants.next(self._connections, addresses, now_s, connect=connect)
         assert node_id is not None
         self._update_in_flight = True
-        self._update_wanted = False
-        call = metadata_call(sorted(self._topics), create=self._create_topics)
+        self._update_wanted = self._doubts = False
+        topics = sorted(self._topics) if len(self._topics) <= ITEMS_AT_ONCE_MAX else None
+        call = metadata_call(topics, create=self._create_topics)
         self.send(node_id, call, self._on_metadata)
 
     def _update_due_s(self) -> float:

@@ -29,12 +29,20 @@ from headrace.client.producer_ids import ProducerIds
 from headrace.client.settings import ProducerSettings
 from headrace.wire.errors import ErrorCode
 from headrace.wire.primitives import NO_UUID
-from headrace.wire.produce import ProducePartition, ProducePartitionResult, ProduceRequest, ProduceTopic
+from headrace.wire.produce import (
+    REQUEST_PARTITIONS_MAX,
+    ProducePartition,
+    ProducePartitionResult,
+    ProduceRequest,
+    ProduceTopic,
+)
 
 logger = logging.getLogger(__name__)
 
 IDLE_WAIT_S: Final = 60.0
 REQUEST_OVERHEAD_BYTES: Final = 512
+PARTITIONS_AT_ONCE_MAX: Final = REQUEST_PARTITIONS_MAX // 2
+"""Of one Produce. A broker counts topics, too, and ends the connection of a client that names too many."""
 TOLD_ATTEMPTS: Final = 5
 """After so many, some two seconds, the log says why a batch is not acknowledged, once."""
 
@@ -280,6 +288,8 @@ class Sender:
             batch = queue.next_to_send(now_s)
             if batch is None or (picked and len(batch.data) > left_bytes):
                 continue
+            if len(picked) == PARTITIONS_AT_ONCE_MAX:
+                break
             left_bytes -= len(batch.data)
             picked[queue.topic, queue.partition] = batch
         return picked

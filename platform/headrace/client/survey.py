@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Any, NamedTuple
 
 from headrace.client.asking import (
@@ -19,7 +20,7 @@ from headrace.client.asking import (
     everybody,
     silent_brokers,
 )
-from headrace.client.calls import EARLIEST, LATEST, list_offsets_call
+from headrace.client.calls import EARLIEST, ITEMS_AT_ONCE_MAX, LATEST, in_parts, list_offsets_call
 from headrace.client.cluster import BrokerAddress, Cluster, PartitionInfo, TopicInfo, TopicPartition
 from headrace.client.errors import BrokerError, UnknownTopicError
 from headrace.client.log_dirs import UNKNOWN, StoredReplica, log_dirs_call, read_log_dirs
@@ -123,12 +124,17 @@ def take_survey(
     calls = everybody(network, cluster)
     for node_id, led in _by_leader(cluster).items():
         calls[node_id] = [
-            list_offsets_call({topic: dict.fromkeys(partitions, when) for topic, partitions in led.items()})
+            list_offsets_call({topic: dict.fromkeys(some[topic], when) for topic in some})
+            for some in in_parts({topic: dict.fromkeys(partitions, 0) for topic, partitions in led.items()})
             for when in (EARLIEST, LATEST)
         ]
     extras = [list_reassignments_call(is_optional=True)]
     if with_replicas:
-        every = {name: list(info.partitions) for name, info in cluster.topics.items()}
+        every: dict[str, list[int]] | None = {
+            name: list(info.partitions) for name, info in cluster.topics.items()
+        }
+        if sum(1 + len(info.partitions) for info in cluster.topics.values()) > ITEMS_AT_ONCE_MAX:
+            every = None  # of all topics: too many to name
         extras.append(log_dirs_call(every, is_optional=True))
     for node_id in cluster.brokers:
         calls[node_id] = [*extras, *calls[node_id]]
@@ -179,7 +185,7 @@ def _ranges(
     ends: dict[TopicPartition, int] = {}
     refusals: dict[TopicPartition, str] = {}
     for bodies in answers.bodies.values():
-        for body, into in zip(bodies[extras:], (starts, ends), strict=False):
+        for body, into in zip(bodies[extras:], cycle((starts, ends)), strict=False):
             for key, result in _results(body):
                 if result.error_code == ErrorCode.NONE:
                     into[key] = result.offset
