@@ -56,6 +56,34 @@ def test_every_meaningful_change_changes_the_id(other: dict[str, Any]) -> None:
     assert parse(json.dumps(other)).schema_id != parse(json.dumps(V1)).schema_id
 
 
+def test_an_empty_namespace_is_that_without_a_name() -> None:
+    """Within a record of another namespace, too: Java's Avro prints types without a namespace so."""
+    inner = {
+        "type": "record",
+        "name": "In",
+        "namespace": "",
+        "fields": [
+            {"name": "next", "type": ["null", "In"]},
+            {"name": "e", "type": {"type": "enum", "name": "E", "symbols": ["B"]}, "default": "B"},
+        ],
+    }
+    fields = [
+        {"name": "one", "type": {"type": "enum", "name": "E", "symbols": ["A"]}},
+        {"name": "in", "type": inner},
+        {"name": "two", "type": "E", "default": "A"},
+    ]
+    parsed = parse(json.dumps({"type": "record", "name": "x.Outer", "fields": fields}))
+    again = parse(parsed.normal_text)
+    assert again.is_same_as(parsed)
+    assert again.normal_text == parsed.normal_text
+    assert '"name":"x.E"' in parsed.normal_text
+    assert '"name":"E","namespace":""' not in parsed.normal_text, "the record around it has none either"
+    assert not incompatibilities(Level.FULL, parsed.normal_text, [(1, parsed.text)])
+    fields[2]["default"] = "B"
+    with pytest.raises(InvalidSchemaError, match="Default value 'B' does not fit its type 'E'"):
+        parse(json.dumps({"type": "record", "name": "x.Outer", "fields": fields}))
+
+
 def test_an_alias_is_one_in_short_and_in_full() -> None:
     short, full = ({**V1, "aliases": [name]} for name in ("Q", "a.Q"))
     assert parse(json.dumps(short)).is_same_as(parse(json.dumps(full)))

@@ -82,7 +82,8 @@ class RuleCheck:
 
     def _named_type(self, kind: str, schema: dict[str, Any], namespace: str, where: str, depth: int) -> None:
         name = _text(schema, "name", where, required=True)
-        full = full_name(name, _text(schema, "namespace", where) or namespace)
+        _text(schema, "namespace", where)
+        full = full_name(name, _space(schema, namespace))
         where = f"{kind} {shown(full)[1:-1]}"
         _names(schema, "aliases", where)
         self._named[full] = schema
@@ -148,7 +149,7 @@ class RuleCheck:
         if kind == "enum":
             return value in schema["symbols"]
         if kind == "record":
-            space = full_name(schema["name"], schema.get("namespace") or namespace).rpartition(".")[0]
+            space = full_name(schema["name"], _space(schema, namespace)).rpartition(".")[0]
             return isinstance(value, dict) and all(
                 self._fits(field["type"], value.get(field["name"], field.get("default")), space)
                 if field["name"] in value or "default" in field
@@ -156,6 +157,14 @@ class RuleCheck:
                 for field in schema["fields"]
             )
         return self._fits(kind, value, namespace)
+
+
+def _space(schema: dict[str, Any], namespace: str) -> str:
+    """Returns the namespace for a definition's name: an empty one is that without a name, not the one
+    around it.
+    """
+    own: str = schema.get("namespace", namespace)
+    return own
 
 
 def full_name(name: str, namespace: str) -> str:

@@ -116,7 +116,7 @@ def parse(text: str) -> ParsedSchema:
     identity = json.dumps(normal, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return ParsedSchema(
         text=plain,
-        normal_text=json.dumps(normal, separators=(",", ":"), ensure_ascii=False),
+        normal_text=json.dumps(_spelled(normal, ""), separators=(",", ":"), ensure_ascii=False),
         digest=hashlib.sha256(identity.encode()).digest(),
         parts=rules.parts,
         branches_max=rules.branches_max,
@@ -127,16 +127,37 @@ def parse_for_rules(text: str) -> Any:
     """Returns the schema as the `avro` package's type. Raises that package's exceptions, and `ValueError` for
     what is not JSON.
     """
-    names = avro.name.Names()
+    tree, names = json.loads(text), avro.name.Names()
+    if _has_empty_namespace(tree):
+        tree, names = fastavro.schema.parse_schema(tree, _write_hint=False), _FullNames()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", category=avro.errors.AvroWarning)
-        schema = avro.schema.make_avsc_object(json.loads(text), names)
+        schema = avro.schema.make_avsc_object(tree, names)
     for named in names.names.values():
         # The package compares a writer's full name with the aliases as they are written.
         if isinstance(aliases := named.props.get("aliases"), list):
             namespace = named.fullname.rpartition(".")[0]
             named.set_prop("aliases", [full_name(alias, namespace) for alias in aliases])
     return schema
+
+
+class _FullNames(avro.name.Names):  # type: ignore[misc]
+    """Takes every name as it is. The package reads an empty namespace as the one around it."""
+
+    @property
+    def default_namespace(self) -> None:
+        return None
+
+    @default_namespace.setter
+    def default_namespace(self, _: str | None) -> None: ...
+
+
+def _has_empty_namespace(part: Any) -> bool:
+    if isinstance(part, list):
+        return any(map(_has_empty_namespace, part))
+    if not isinstance(part, dict):
+        return False
+    return part.get("namespace") == "" or any(_has_empty_namespace(part.get(key)) for key in _HOLD_SCHEMAS)
 
 
 def record_name(text: str) -> str:
@@ -198,3 +219,22 @@ def _normal(part: Any, namespace: str, *, are_fields: bool = False) -> Any:
         return kept["type"]
     first = [key for key in _ATTRIBUTE_ORDER if key in kept]
     return {key: kept[key] for key in [*first, *sorted(kept.keys() - set(first))]}
+
+
+def _spelled(normal: Any, namespace: str) -> Any:
+    """Returns a normal form as text must spell it: a name without namespace takes the one around it, unless
+    the definition says that it has none.
+    """
+    if isinstance(normal, list):
+        return [_spelled(item, namespace) for item in normal]
+    if not isinstance(normal, dict):
+        return normal
+    around = namespace
+    if normal.get("type") in ("record", "enum", "fixed"):
+        namespace = normal["name"].rpartition(".")[0]
+    spelled: dict[str, Any] = {}
+    for key, value in normal.items():
+        spelled[key] = _spelled(value, namespace) if key in _HOLD_SCHEMAS else value
+        if key == "name" and around and not namespace:
+            spelled["namespace"] = ""
+    return spelled
