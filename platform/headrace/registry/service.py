@@ -141,9 +141,7 @@ class SchemaRegistry:
             left = () if permanent else tuple(v._replace(deleted=True) for v in subject.versions)
             return replace(subject, versions=left)
 
-        self._store.change(name, decide)
-        if permanent:
-            self._store.set(name, compatibility=None, normalize=None, mode=None)
+        self._store.change(name, decide, ends_settings=permanent)
         return deleted
 
     def delete_version(self, name: str, version: str, *, permanent: bool) -> int:

@@ -10,6 +10,7 @@ Rules that keep it consistent with several writers:
   copy of the subjects for listings (`registry.view`).
 """
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from typing import Any, Final, TypeVar
@@ -41,6 +42,8 @@ from headrace.registry.subjects import (
     subject_path,
 )
 from headrace.registry.view import Copy, SubjectsView
+
+logger = logging.getLogger(__name__)
 
 CONFLICT_RETRIES_MAX: Final = 100
 TEXTS_MAX_BYTES: Final = 64 << 20
@@ -191,10 +194,13 @@ class SchemaStore:
 
         return _retry_conflicts(attempt)
 
-    def change(self, name: str, decide: Callable[[Subject], Subject]) -> Subject:
+    def change(
+        self, name: str, decide: Callable[[Subject], Subject], *, ends_settings: bool = False
+    ) -> Subject:
         """Replaces a subject by `decide(subject)`, and deletes schemas that no subject uses any more.
 
-        `decide` is called again after a concurrent change; if it raises, nothing is changed.
+        `decide` is called again after a concurrent change; if it raises, nothing is changed. `ends_settings`:
+        deletes the subject's settings, too.
         """
 
         def attempt() -> Subject:
@@ -209,9 +215,13 @@ class SchemaStore:
             for schema_id, node in nodes.items():
                 if node is not None and schema_id not in used:
                     change.delete(id_path(schema_id), version=node.stat.version)
+            settings = self._session.get_or_none(settings_path(name)) if ends_settings else None
+            if settings is not None:
+                change.delete(settings_path(name), version=settings.stat.version)
             change.commit()
             for schema_id in removed:
                 self._texts.drop(schema_id)
+            self._delete_unused(used.intersection(removed))
             return after
 
         return _retry_conflicts(attempt)
@@ -223,15 +233,33 @@ class SchemaStore:
         def attempt() -> None:
             node = self._session.get_or_none(path)
             after = asdict(replace(parse_settings(path, node), **changed))
-            data = documents.encode({name: value for name, value in after.items() if value is not None})
-            if node is None:
-                self._session.create(path, data, make_parents=True)
-            else:
-                self._session.set(path, data, version=node.stat.version)
+            left = {name: value for name, value in after.items() if value is not None}
+            if node is not None and not left:
+                self._session.delete(path, version=node.stat.version)
+            elif node is not None:
+                self._session.set(path, documents.encode(left), version=node.stat.version)
+            elif left:
+                self._session.create(path, documents.encode(left), make_parents=True)
 
         _retry_conflicts(attempt)
 
     # --- inside ---
+
+    def _delete_unused(self, schema_ids: Iterable[int]) -> None:
+        """Deletes those that no subject has: two deletions at once each left a schema to the other's subject.
+
+        The caller's change is complete: what cannot be deleted now stays, and harms nothing.
+        """
+        try:
+            for schema_id in schema_ids:
+                if schema_id in self._view.present().users:
+                    continue
+                node = self._session.get_or_none(id_path(schema_id))
+                # After the schema's node, as above.
+                if node is not None and schema_id not in self._view.present().users:
+                    self._session.delete(id_path(schema_id), version=node.stat.version)
+        except CoordinationError as error:
+            logger.info("a schema that no subject has any more was not deleted: %s", error)
 
     def _used_elsewhere(self, name: str) -> frozenset[int]:
         return frozenset(
