@@ -78,6 +78,27 @@ def test_a_process_that_dies_is_replaced() -> None:
         lane.close()
 
 
+def test_a_process_that_does_not_read_its_task_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pipe takes 64 kB: who writes more waits, and all other requests with it."""
+    monkeypatch.setattr(workers_module, "HALF_WAIT_S", 0.1)
+    lane = Lane("tested", task_max_s=0.2)
+    try:
+        lane.start()
+        assert lane._process is not None
+        stopped = lane._process
+        os.kill(stopped.pid, signal.SIGSTOP)
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(lane.run, {"do": "parse", "text": " " * 200_000 + V1})
+            try:
+                with pytest.raises(TooLongError):
+                    running.result(timeout=5)
+            finally:
+                stopped.kill()
+        assert "digest" in lane.run({"do": "parse", "text": V1}), "the next one is served"
+    finally:
+        lane.close()
+
+
 def test_only_so_many_tasks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers_module, "WAITING_MAX", 2)
     lane = Lane("tested", task_max_s=2.0)

@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 TASK_MAX_S: Final = 4.0
 START_MAX_S: Final = 20.0
 """Of a worker process: it imports two Avro libraries, on a machine that may be busy."""
+HALF_WAIT_S: Final = 1.0
+"""How much longer the halves of a task and of its answer may take."""
 WAIT_MAX_S: Final = 5.0
 WAITING_MAX: Final = 12
 """Tasks of one lane, below a third of the threads that serve requests."""
@@ -75,22 +77,43 @@ class Lane:
 
     def _run(self, task: dict[str, Any]) -> dict[str, Any]:
         process = self._running()
-        try:
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.write(message({**task, "deadline_s": self._task_max_s}))
-            process.stdin.flush()
-            if not _readable(process, self._task_max_s):
-                self._end()
-                raise TooLongError
-            answer = read_message(process.stdout)
-        except BrokenPipeError:
-            answer = None
+        answer = self._answer(process, {**task, "deadline_s": self._task_max_s}, self._task_max_s)
         if not isinstance(answer, dict):
             # The task took all memory, or an Avro library crashed.
-            code = process.wait(timeout=START_MAX_S)
-            logger.warning("the registry's %s worker ended with %d during a task", self._name, code)
             self._end()
+            logger.warning(
+                "the registry's %s worker ended with %d during a task", self._name, process.returncode
+            )
             return {"invalid": "the process that reads schemas ended over this one; simplify the schema"}
+        return answer
+
+    def _answer(self, process: subprocess.Popen[bytes], task: dict[str, Any], wait_max_s: float) -> Any:
+        """Returns the answer to a task; None if the process ended. It is ended before `TooLongError`."""
+        assert process.stdin is not None and process.stdout is not None
+        is_late = threading.Event()
+
+        def give_up() -> None:
+            is_late.set()
+            process.kill()
+
+        # A process that reads or answers only a half is killed: no pipe has a deadline of its own.
+        timer = threading.Timer(wait_max_s + HALF_WAIT_S, give_up)
+        timer.start()
+        answer = None
+        try:
+            process.stdin.write(message(task))
+            process.stdin.flush()
+            if _readable(process, wait_max_s):
+                answer = read_message(process.stdout)
+            else:
+                is_late.set()
+        except BrokenPipeError:
+            answer = None
+        finally:
+            timer.cancel()
+        if is_late.is_set():
+            self._end()
+            raise TooLongError
         return answer
 
     def _running(self) -> subprocess.Popen[bytes]:
@@ -104,10 +127,12 @@ class Lane:
                 stdout=subprocess.PIPE,
             )
             # A first task, so that the time of its imports does not count as a schema's.
-            assert self._process.stdin is not None and self._process.stdout is not None
-            self._process.stdin.write(message({"do": "parse", "text": '"int"', "deadline_s": START_MAX_S}))
-            self._process.stdin.flush()
-            if not _readable(self._process, START_MAX_S) or read_message(self._process.stdout) is None:
+            first = {"do": "parse", "text": '"int"', "deadline_s": START_MAX_S}
+            try:
+                answer = self._answer(self._process, first, START_MAX_S)
+            except TooLongError:
+                answer = None
+            if answer is None:
                 self._end()
                 raise RegistryError(
                     503, f"The process that reads schemas did not start within {START_MAX_S:g} s; retry"
