@@ -255,6 +255,34 @@ def test_two_schemas_for_one_id_name_both_datacenters() -> None:
     assert not caught.value.retriable and "its own registry" in str(caught.value)
 
 
+def test_all_others_are_compared_when_another_thread_prefers_one_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first one is down for a moment, and answers another thread just when the second one answered."""
+    failures = [down]
+
+    def restarted(request: httpx.Request) -> httpx.Response:
+        return failures.pop()(request) if failures else answering(CLICK)(request)
+
+    client = client_of(restarted, answering(ORDER))
+    prefer = client._prefer
+
+    def preferred_by_two(url: str) -> None:
+        prefer(url)
+        prefer("http://r0:8081")
+
+    monkeypatch.setattr(client, "_prefer", preferred_by_two)
+    with pytest.raises(SchemaConflictError, match=r"Order at http://r1:8081 and Click at http://r0:8081"):
+        client.get_by_id(7)
+
+
+@pytest.mark.parametrize("answer", [{}, [], {"schema": None}])
+def test_an_answer_without_a_schema_is_named(answer: Any) -> None:
+    client = client_of(lambda _: httpx.Response(200, json=answer))
+    with pytest.raises(RegistryError, match=r"unexpected response from http://r0:8081: no schema in"):
+        client.get_by_id(7)
+
+
 def test_one_schema_in_two_spellings_is_no_conflict() -> None:
     spelled = {
         **ORDER,

@@ -143,9 +143,9 @@ class SchemaRegistryClient:
         if known is not None:
             return known
         path = f"/schemas/ids/{schema_id}"
-        text = str(self._request("GET", path, try_all=True)["schema"])
-        answered = self.urls[0]
-        for url in self.urls[1:]:
+        answered, content = self._answer("GET", path, try_all=True)
+        text = _schema_in(content, answered)
+        for url in [each for each in self.urls if each != answered]:
             other = self._confirmation(url, path)
             if other is not None and not same_schema(text, other):
                 raise SchemaConflictError(schema_id, (self._named[answered], text), (self._named[url], other))
@@ -159,7 +159,7 @@ class SchemaRegistryClient:
         if time.monotonic() < self._unreachable_until_s.get(url, 0.0):
             return None
         try:
-            return str(_content(self._http.get(url + path, timeout=COMPARE_TIMEOUT_S))["schema"])
+            return _schema_in(_content(self._http.get(url + path, timeout=COMPARE_TIMEOUT_S)), url)
         except httpx.TransportError:
             self._unreachable_until_s[url] = time.monotonic() + UNREACHABLE_PAUSE_S
             return None
@@ -244,10 +244,16 @@ class SchemaRegistryClient:
 
     # --- requests ---
 
-    def _request(
+    def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Returns the first successful response's content."""
+        return self._answer(method, path, body)[1]
+
+    def _answer(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, try_all: bool = False
-    ) -> Any:
-        """Returns the first successful response's content. `try_all`: tries the others after a refusal."""
+    ) -> tuple[str, Any]:
+        """Returns the URL and the content of the first successful response. `try_all`: tries the others after
+        a refusal.
+        """
         pause_s = RETRY_PAUSE_S
         for last_round in [False] * (self._retry_rounds - 1) + [True]:
             failures: list[str] = []
@@ -268,7 +274,7 @@ class SchemaRegistryClient:
                     continue
                 if self.urls[0] != url:
                     self._prefer(url)
-                return content
+                return url, content
             if refusal is not None and (last_round or not failures):
                 raise refusal
             if last_round:
@@ -302,6 +308,12 @@ def _content(response: httpx.Response) -> Any:
     raise RegistryError(
         response.status_code, f"unexpected response from {response.url}: {response.text[:200]!r}"
     )
+
+
+def _schema_in(content: Any, url: str) -> str:
+    if isinstance(content, dict) and isinstance(content.get("schema"), str):
+        return str(content["schema"])
+    raise RegistryError(502, f"unexpected response from {url}: no schema in {shown(content)}")
 
 
 class SchemaConflictError(RegistryError):
