@@ -96,6 +96,8 @@ class SchemaResource(Resource):
             raise ResourceError(*problems)
         replaces = replaces_of(SCHEMA, change)
         is_new = prior is None or bool(replaces) or not _is_same(prior["schema"], planned["schema"])
+        # Another registry may give the version another number: Terraform refuses what was not planned.
+        is_new = is_new or "registry_url" in change.changed
         planned["id"] = planned["subject"]
         for name in ("schema_id", "version"):
             planned[name] = Unknown if prior is None or is_new else prior[name]

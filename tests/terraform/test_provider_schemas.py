@@ -1,0 +1,54 @@
+"""What a plan of a schema promises of the version that its registry will give it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from fix_terraform import VENV
+
+PLAN = """
+import json, sys, threading
+from tf.types import Unknown
+from headrace.provider.planning import change_of
+from headrace.provider.resource import Context, ResourceCall
+from headrace.provider.schemas import SCHEMA, SchemaResource
+
+prior, config = json.loads(sys.argv[1])
+call = ResourceCall(threading.Event())
+planned = SchemaResource(Context()).plan(call, change_of(SCHEMA, config, prior)).planned
+print(json.dumps([None if planned[name] is Unknown else planned[name] for name in ("schema_id", "version")]))
+"""
+PRIOR = {
+    "registry_url": "http://127.0.0.1:1",
+    "subject": "t-value",
+    "schema": '"string"',
+    "compatibility": None,
+    "id": "t-value",
+    "schema_id": 17,
+    "version": 3,
+}
+
+
+def planned(**changed: str) -> list[int | None]:
+    command = [str(VENV / "bin" / "python"), "-c", PLAN, json.dumps([PRIOR, {**PRIOR, **changed}])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: list[int | None] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"compatibility": "FULL"}, [17, 3]),
+        ({"schema": ' "string"'}, [17, 3]),
+        ({"schema": '"long"'}, [None, None]),
+        ({"registry_url": "http://127.0.0.1:2"}, [None, None]),
+    ],
+)
+def test_another_registry_may_number_versions_otherwise(
+    terraform: None, changed: dict[str, str], expected: list[int | None]
+) -> None:
+    assert planned(**changed) == expected
