@@ -5,16 +5,27 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 FIELDS: Final = ("time", "datacenter", "server", "service", "guid")
+NAME_MAX_CHARS: Final = 255
 _MOMENT: Final = "a long with the logicalType timestamp-millis"
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The publishing service: the constant part of the header."""
+    """The publishing service: the constant part of the header. Raises `ValueError` for names that no audit
+    takes: it would set all reports aside.
+    """
 
     datacenter: str
     server: str
     service: str
+
+    def __post_init__(self) -> None:
+        for what in ("datacenter", "server", "service"):
+            name = getattr(self, what)
+            if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX_CHARS or not name.isprintable():
+                raise ValueError(
+                    f"{what} is {name!r:.80}; expected 1 to {NAME_MAX_CHARS} characters that can be printed"
+                )
 
     def header(self, time_ms: int) -> dict[str, Any]:
         return {

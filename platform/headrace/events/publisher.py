@@ -3,6 +3,7 @@
 Owns the two producers (events and reports) and the order in which they are closed.
 """
 
+import re
 import socket
 import struct
 import threading
@@ -33,11 +34,13 @@ AUDIT_TOPIC: Final = "_audit"
 PUBLISHED_HEADER: Final = "published-ms"
 REPORT_INTERVAL_DEFAULT_S: Final = 10.0
 DELIVERY_TIMEOUT_DEFAULT_MS: Final = 120_000
+MAX_BLOCK_DEFAULT_MS: Final = 60_000
 LINGER_DEFAULT_MS: Final = 50.0
 """Events are many and small, and no caller waits for one: larger batches save work in every later tier."""
 IDLE_FINAL_FACTOR: Final = 4
-"""A tally becomes final after this many delivery timeouts without a change."""
+"""A tally becomes final after so many times the longest way of an event without a change."""
 
+_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _MILLISECONDS: Final = struct.Struct(">q")
 _RESERVED_OPTIONS: Final = ("batch_boundary_ms", "observer", "idempotent", "acks")
 
@@ -106,12 +109,15 @@ class EventPublisher(Client):
         self._registry = SchemaRegistryClient(registry_url)
         standing = Standing(str(uuid.uuid4()), wall_ms(), 0, HandoverCounts(bucket_ms))
         described = self._description(standing.publisher, bootstrap, audit_topic, bucket_ms)
+        # First, because it refuses addresses that are none: no journal is left of such a publisher.
+        reports = Producer(bootstrap, client_id=f"{service}-reports", compression="zstd", linger_ms=0)
         self._journal = kept = _journal(state_dir, described, standing.started_ms) if journal else None
         self._spool = _spool(kept, described, spool_bytes)
-        reports = Producer(bootstrap, client_id=f"{service}-reports", compression="zstd", linger_ms=0)
+        # An event is counted before the client has room for it, and taken back if it gets none.
+        longest_ms = options["delivery_timeout_ms"] + options["max_block_ms"]
         try:
             self._reporter = self._begin_reports(
-                reports, standing, kept, described, report_interval_s, options["delivery_timeout_ms"]
+                reports, standing, kept, described, report_interval_s, longest_ms
             )
             self._producer = Producer(
                 bootstrap,
@@ -243,7 +249,7 @@ class EventPublisher(Client):
         journal: Journal | None,
         description: Mapping[str, str | int],
         interval_s: float,
-        delivery_timeout_ms: float,
+        longest_ms: float,
     ) -> Reporter:
         schema = read_schema(AUDIT_PRODUCER_SCHEMA, self._schemas_dir)
         return Reporter(
@@ -253,7 +259,7 @@ class EventPublisher(Client):
             topic=str(description["audit_topic"]),
             bucket_ms=int(description["bucket_ms"]),
             interval_s=interval_s,
-            idle_final_s=IDLE_FINAL_FACTOR * delivery_timeout_ms / 1000,
+            idle_final_s=IDLE_FINAL_FACTOR * longest_ms / 1000,
             wall_ms=self._wall_ms,
             standing=standing,
             journal=journal,
@@ -299,6 +305,11 @@ class EventPublisher(Client):
         return time_ms
 
     def _serializer(self, topic: str) -> AvroSerializer:
+        if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
+            # Brokers refuse it, and the audit a whole report that names it.
+            raise InvalidEventError(
+                f"{topic!r:.80}: no topic has this name; expected 1 to 249 letters, digits, '.', '_' and '-'"
+            )
         with self._lock:
             text = self._schemas.get(topic) or read_schema(f"{topic}.avsc", self._schemas_dir)
             self._serializers[topic] = AvroSerializer(self._registry, text)
@@ -326,6 +337,7 @@ def _with_defaults(producer_options: Mapping[str, Any]) -> dict[str, Any]:
         "compression": "zstd",
         "delivery_timeout_ms": DELIVERY_TIMEOUT_DEFAULT_MS,
         "linger_ms": LINGER_DEFAULT_MS,
+        "max_block_ms": MAX_BLOCK_DEFAULT_MS,
         **producer_options,
     }
 

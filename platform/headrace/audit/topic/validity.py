@@ -44,8 +44,8 @@ from headrace.audit.topic.said_of_tables import (
     VerifiedRecord,
 )
 from headrace.coordination.declared import CHANGES_MAX, DECLARATIONS
+from headrace.events.header import NAME_MAX_CHARS as NAME_MAX_CHARS
 
-NAME_MAX_CHARS: Final = 255
 TEXT_MAX_CHARS: Final = 10_000
 SEQUENCE_MAX: Final = 2**31 - 1
 ADDRESS_MAX: Final = 2**62
