@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from uuid import UUID
@@ -249,6 +250,23 @@ def test_what_was_published_to_another_cluster_of_the_same_address_is_not_report
     assert adopt(tmp_path, WHO, CLUSTER, lambda _: pytest.fail("reported")) == 0
     assert list(tmp_path.iterdir()) == []
     assert "handed 4 events" in caplog.text or "lost the 4 events" in caplog.text
+
+
+def test_a_journal_that_nobody_succeeds_is_kept_for_a_while(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A container has a new server name at each start: its journals would fill the disk, and hide others."""
+    for name, days in (("old", 31), ("young", 29)):
+        dead = open_journal(tmp_path, name, {**WHO, "server": name}, 5)
+        assert dead is not None
+        dead.hand_over("t", 0, 0, 4)
+        journal_module._close(dead._file, dead._map)
+        then_s = time.time() - days * 86_400
+        os.utime(dead.path, (then_s, then_s))
+    assert adopt(tmp_path, WHO, CLUSTER, lambda _: pytest.fail("reported")) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["young.journal"]
+    assert "succeeded its publisher, service 'checkout' on 'old', for 30 days" in caplog.text
+    assert "the last 4 events" in caplog.text
 
 
 def test_a_report_that_does_not_arrive_leaves_the_journal(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -31,6 +32,8 @@ STATE_DIR_VARIABLE: Final = "HEADRACE_STATE_DIR"
 SUFFIX: Final = ".journal"
 REFUSED_SUFFIX: Final = ".refused"
 ADOPTED_MAX: Final = 1_000  # journals that one start looks at
+HEIRLESS_KEPT_S: Final = 30 * 24 * 3600.0
+"""How long the journal of a dead publisher waits for a successor: a container never gets its name again."""
 
 ReportOf = Callable[[DeadJournal], None]
 """Reports a dead publisher's counts as its last report; raises `ReportError` if that did not arrive."""
@@ -82,8 +85,9 @@ def succeed(
 def adopt(folder: Path, successor: Mapping[str, str | int], audit_topic_id: UUID, report: ReportOf) -> int:
     """Reports, and removes, the journals of dead publishers that `successor` (its description) succeeds.
 
-    Returns how many. Journals of another cluster are removed, with a warning. A journal whose report fails
-    stays for the next start; a file that is no journal is renamed. Raises what `report` raises.
+    Returns how many. Journals of another cluster, and those that nobody succeeded for `HEIRLESS_KEPT_S`, are
+    removed, with a warning. A journal whose report fails stays for the next start; a file that is no journal
+    is renamed. Raises what `report` raises.
     """
     adopted = 0
     for path in sorted(folder.glob(f"*{SUFFIX}"))[:ADOPTED_MAX]:
@@ -96,9 +100,13 @@ def adopt(folder: Path, successor: Mapping[str, str | int], audit_topic_id: UUID
             continue
         try:
             dead = _read(path, file)
-            if dead is None or not _succeeds(successor, dead):
+            if dead is None:
                 continue
-            if dead.audit_topic_id != audit_topic_id:
+            if not _succeeds(successor, dead):
+                if time.time() - os.fstat(file).st_mtime < HEIRLESS_KEPT_S:
+                    continue
+                logger.warning("%s: %s", path, _heirless(dead))
+            elif dead.audit_topic_id != audit_topic_id:
                 logger.warning("%s: its publisher was killed %s", path, _strange(dead))
             elif not dead.is_whole:
                 logger.warning("%s had no room for all counts: what its publisher lost stays unknown", path)
@@ -122,8 +130,20 @@ def _read(path: Path, file: int) -> DeadJournal | None:
         return None
 
 
+def _heirless(dead: DeadJournal) -> str:
+    who = f"service {dead.description.get('service')!r:.80} on {dead.description.get('server')!r:.80}"
+    return (
+        f"nobody has succeeded its publisher, {who}, for {HEIRLESS_KEPT_S / 86_400:g} days. It is removed, "
+        f"and the audit never hears of the last {_count(dead)} events"
+    )
+
+
+def _count(dead: DeadJournal) -> int:
+    return sum(state.handed_over_count for state in dead.counts.states())
+
+
 def _strange(dead: DeadJournal) -> str:
-    count = sum(state.handed_over_count for state in dead.counts.states())
+    count = _count(dead)
     if dead.audit_topic_id == NO_UUID:
         return f"before it had reached a broker, and lost the {count} events that it had been handed"
     return f"beside another cluster of this address, and had been handed {count} events; nobody reports them"
