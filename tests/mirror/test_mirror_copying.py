@@ -25,7 +25,8 @@ from headrace.mirror.copying import (
     PartitionCopy,
 )
 from headrace.mirror.discovery import wanted
-from headrace.mirror.locating import Bounds, SourceGapError, _decide
+from headrace.mirror.locating import SourceGapError, _decide
+from headrace.mirror.side import Bounds
 from headrace.replication.gaps import AcceptedGap
 from headrace.replication.pull import DamagedBatchError, Fetched, sound_prefix
 from headrace.wire.records import Record, encode_batch

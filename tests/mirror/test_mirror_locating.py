@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
 
+from headrace.client.errors import NetworkError
 from headrace.log.epochs import EpochEnd
-from headrace.mirror.locating import Bounds, Located, MirrorSide, RecreatedError, locate
+from headrace.mirror.locating import Located, RecreatedError, locate
+from headrace.mirror.side import Bounds, MirrorSide
 from headrace.replication.gaps import AcceptedGap
 from headrace.replication.pull import DivergedError, Fetched
 from headrace.wire.batch import read_header, readdress
@@ -81,3 +84,40 @@ def test_a_copy_of_another_leader_s_bytes_halts() -> None:
     found = located(Side(9, epoch=1), Side(3))
     assert isinstance(found, DivergedError)
     assert "leader epoch 0 ends at 0" in str(found)
+
+
+def test_a_broker_that_does_not_answer_keeps_no_other_s_partitions_waiting() -> None:
+    """Copies are located one after another: each would wait for it anew."""
+    side = MirrorSide("127.0.0.1:1", client_id="test")
+    asked: list[tuple[int, ...]] = []
+
+    def list_offsets(_topic: str, _which: int, *, partitions: list[int]) -> dict[int, Any]:
+        asked.append(tuple(partitions))
+        if 0 in partitions:
+            raise NetworkError("no response within the time allowed")
+        return {each: SimpleNamespace(offset=7) for each in partitions}
+
+    led = {0: SimpleNamespace(leader=1), 1: SimpleNamespace(leader=2), 2: SimpleNamespace(leader=-1)}
+    side.admin.close()
+    side.admin = cast(Any, SimpleNamespace(topic=lambda _: SimpleNamespace(partitions=led)))
+    side.admin.list_offsets = list_offsets  # type: ignore[method-assign]
+    side.admin.close = lambda: None  # type: ignore[method-assign]
+    for topic in ("one", "two"):
+        found = side.bounds(topic, [0, 1, 2])
+        assert found.keys() == {0, 1}
+        assert isinstance(found[0], NetworkError)
+        assert found[1] == Bounds(7, 7)
+    assert asked == [(0,), (1,), (1,), (1,), (1,)], "the hung one was asked once"
+    assert "broker 1 did not answer; it is asked again in" in str(found[0])
+    side.close()
+
+
+def test_a_partition_whose_leader_does_not_answer_keeps_no_other_of_its_topic_waiting() -> None:
+    class Torn(Side):
+        def bounds(self, topic: str, partitions: list[int]) -> dict[int, Any]:
+            return {**super().bounds(topic, partitions), 0: NetworkError("no response")}
+
+    sides = cast(MirrorSide, Torn(3)), cast(MirrorSide, Side(2))
+    found = locate(*sides, "t", {0: 3, 1: 4})
+    assert isinstance(found[0], NetworkError)
+    assert isinstance(found[1], Located)

@@ -18,7 +18,8 @@ from headrace.log.epochs import EpochEnd
 from headrace.log.partition import PartitionLog
 from headrace.mirror.copying import CopyState, PartitionCopy
 from headrace.mirror.lanes import MOVED
-from headrace.mirror.locating import Bounds, Located, LocatingError, locate
+from headrace.mirror.locating import Located, LocatingError, locate
+from headrace.mirror.side import Bounds
 from headrace.replication.gaps import AcceptedGap
 from headrace.replication.pull import REFUSED, DamagedBatchError, Fetched, ReplicationError, SourceBehindError
 from headrace.wire.errors import ErrorCode

@@ -8,22 +8,15 @@ id.
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from headrace.audit.batches.raw_reader import RawReader
-from headrace.client.admin import EARLIEST, LATEST, Admin
-from headrace.client.calls import fetch_call, leader_epochs_call
-from headrace.client.errors import BrokerError, ClientError, NetworkError
-from headrace.client.network import Network
-from headrace.log.epochs import EpochEnd
+from headrace.client.errors import ClientError, NetworkError
+from headrace.mirror.side import Bounds, MirrorSide
 from headrace.replication import gaps
 from headrace.replication.gaps import AcceptedGap
 from headrace.replication.pull import (
-    REFUSED,
     DamagedBatchError,
     DivergedError,
     Fetched,
@@ -37,19 +30,14 @@ from headrace.replication.pull import (
     check_tail,
 )
 from headrace.wire.batch import hop
-from headrace.wire.errors import CorruptBatchError, ErrorCode
-from headrace.wire.fetch import FetchPartition, FetchRequest, FetchTopic
+from headrace.wire.errors import CorruptBatchError
 from headrace.wire.primitives import NO_UUID
 
-logger = logging.getLogger(__name__)
-
-CALL_TIMEOUT_MS: Final = 10_000
 ONE_BATCH_BYTES: Final = 1  # the broker returns at least one whole batch
 MENDING: Final = (
     "`headrace log check` beside the source's broker names all damage. Restore the file there, or run "
     "`headrace log set-aside`"
 )
-RESUMES_MAX: Final = 1_000  # addresses behind damage that are remembered
 
 LocatingError = ReplicationError | ClientError
 
@@ -88,13 +76,6 @@ class SourceDamagedError(ReplicationError):
         super().__init__(problem)
 
 
-class Bounds(NamedTuple):
-    """The addresses [start, end) that a partition holds."""
-
-    start: int
-    end: int
-
-
 class Located(NamedTuple):
     """The address at which copying continues, the source's end, the accepted gaps before `address`, the ids
     of the source's topic and of the target's, and whether the target has nothing yet.
@@ -106,106 +87,6 @@ class Located(NamedTuple):
     topic_id: UUID = NO_UUID
     target_id: UUID = NO_UUID
     is_empty: bool = False
-
-
-class MirrorSide:
-    """The source cluster or the target cluster of a mirror; blocking calls, from one thread."""
-
-    def __init__(self, bootstrap: str, *, client_id: str) -> None:
-        self.admin = Admin(bootstrap, client_id=client_id, timeout_ms=CALL_TIMEOUT_MS)
-        self._network = Network(bootstrap, client_id=client_id, request_timeout_ms=CALL_TIMEOUT_MS)
-        self._raw = RawReader(bootstrap, client_id)
-        self._resumes: dict[tuple[str, int, int], int] = {}  # (topic, partition, address): the one behind
-
-    def close(self) -> None:
-        self.admin.close()
-        self._network.close()
-        self._raw.close()
-
-    def bounds(self, topic: str, partitions: list[int]) -> dict[int, Bounds]:
-        """Returns the bounds of each partition that has a leader now. Raises `ClientError`."""
-        known = self.admin.topic(topic).partitions
-        led = [each for each in partitions if each in known and known[each].leader >= 0]
-        start = self.admin.list_offsets(topic, EARLIEST, partitions=led)
-        end = self.admin.list_offsets(topic, LATEST, partitions=led)
-        return {partition: Bounds(start[partition].offset, end[partition].offset) for partition in led}
-
-    def topic_id(self, topic: str) -> UUID:
-        """Raises `ClientError`."""
-        return self.admin.topic(topic).topic_id
-
-    def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> dict[int, EpochEnd]:
-        """Returns where leader epochs end, by partition, of those that have a leader now. Raises
-        `ClientError`."""
-        deadline_s = time.monotonic() + CALL_TIMEOUT_MS / 1000
-        by_leader: dict[int, dict[int, int]] = {}
-        for partition, epoch in epochs.items():
-            by_leader.setdefault(self._leader(topic, partition, deadline_s), {})[partition] = epoch
-        ends = {}
-        for leader, wanted in by_leader.items():
-            call = leader_epochs_call({topic: wanted})
-            response = self._network.send_and_wait(call, node_id=leader, deadline_s=deadline_s)
-            for result in (each for answer in response.topics for each in answer.partitions):
-                if result.error_code == ErrorCode.NONE:
-                    ends[result.partition] = EpochEnd(result.leader_epoch, result.end_offset)
-                else:
-                    self._network.request_update()
-        return ends
-
-    def accepted_gaps(self, topic: str) -> tuple[AcceptedGap, ...]:
-        """Returns the accepted gaps of this cluster's copy of a topic. Raises `ClientError`."""
-        setting = self.admin.describe_configs(topic).get(gaps.SETTING)
-        try:
-            return gaps.parse((setting.value if setting is not None else None) or "")
-        except ValueError as error:
-            logger.error("topic %s: no gap counts as accepted, %s is invalid: %s", topic, gaps.SETTING, error)
-            return ()
-
-    def fetch(self, topic: str, partition: int, address: int, max_bytes: int) -> Fetched:
-        """Fetches batches from the one at `address` on, at least one if a record is there.
-
-        Raises `ClientError`, `DamagedBatchError` if the broker cannot read there.
-        """
-        deadline_s = time.monotonic() + CALL_TIMEOUT_MS / 1000
-        part = FetchPartition(partition, address, max_bytes)
-        request = FetchRequest(0, 0, max_bytes, [FetchTopic(topic, NO_UUID, [part])])
-        response = self._network.send_and_wait(
-            fetch_call(request), node_id=self._leader(topic, partition, deadline_s), deadline_s=deadline_s
-        )
-        result = response.topics[0].partitions[0]
-        code = ErrorCode(result.error_code)
-        if code is not ErrorCode.NONE:
-            self._network.request_update()
-            if code is ErrorCode.CORRUPT_MESSAGE:
-                raise DamagedBatchError(address, None, REFUSED)
-            raise BrokerError(code, f"fetch of {topic}-{partition} at {address}")
-        return Fetched(result.records or b"", result.log_start_offset, result.high_watermark)
-
-    def readable_after(self, topic: str, partition: int, address: int, end: int) -> int | None:
-        """Returns where the log can be read again behind damage at `address`; None if nothing says so before
-        its `end`. Raises `ClientError`.
-        """
-        key = (topic, partition, address)
-        found = self._resumes.get(key)
-        if found is None or not self._raw.is_readable(topic, partition, found):
-            found = self._raw.first_good_after(topic, partition, address, end) if end > address else None
-        if len(self._resumes) >= RESUMES_MAX:
-            self._resumes.clear()
-        if found is not None:
-            self._resumes[key] = found
-        return found
-
-    def _leader(self, topic: str, partition: int, deadline_s: float) -> int:
-        self._network.add_topics([topic])
-        while True:
-            leader = self._network.cluster.leader(topic, partition)
-            if leader is not None:
-                return leader
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                raise NetworkError(f"{topic}-{partition} has no leader")
-            self._network.request_update()
-            self._network.poll(min(left_s, 0.1))
 
 
 class _PartitionSource:
@@ -249,16 +130,12 @@ def locate(
     found: dict[int, Located | LocatingError] = {}
     lasts: dict[int, LastBatch] = {}
     for partition, target_partition in pairs.items():
-        if partition not in sources or target_partition not in targets:
-            where = f"{topic}-{target_partition} in the target"
-            if partition not in sources:
-                where = f"{topic}-{partition} in the source"
-            found[partition] = NetworkError(
-                f"{where} has no leader: its broker is down, or its log is offline"
-            )
+        held = sources.get(partition) or _without_leader(f"{topic}-{partition} in the source")
+        copy = targets.get(target_partition) or _without_leader(f"{topic}-{target_partition} in the target")
+        if isinstance(held, ClientError) or isinstance(copy, ClientError):
+            found[partition] = held if isinstance(held, ClientError) else copy
             continue
-        reader = _PartitionSource(source, topic, partition, sources[partition])
-        copy = targets[target_partition]
+        reader = _PartitionSource(source, topic, partition, held)
         try:
             copied_id = (copied_ids or {}).get(target_partition, topic_id)
             if copied_id != topic_id and copy.end > 0:
@@ -283,6 +160,10 @@ def locate(
     return found | _check_epochs(source, topic, lasts)
 
 
+def _without_leader(where: str) -> NetworkError:
+    return NetworkError(f"{where} has no leader: its broker is down, or its log is offline")
+
+
 def _halted_by(error: DamagedBatchError, source: _PartitionSource, copy: Bounds) -> LocatingError:
     """Returns why a copy halts at a batch that the source has, and cannot give: between which addresses, if
     anything says where the log can be read again.
@@ -305,20 +186,21 @@ def _halted_by(error: DamagedBatchError, source: _PartitionSource, copy: Bounds)
 def _check_epochs(
     source: MirrorSide, topic: str, lasts: Mapping[int, LastBatch]
 ) -> dict[int, Located | LocatingError]:
-    """Returns what is wrong with copies whose last batches have other leader epochs than the source. Raises
-    `ClientError`.
-    """
+    """Returns what is wrong with copies whose last batches have other leader epochs than the source."""
     asked = {partition: last.leader_epoch for partition, last in lasts.items() if last.leader_epoch >= 0}
     ends = source.epoch_ends(topic, asked)
     wrong: dict[int, Located | LocatingError] = {}
     for partition in asked:
-        if partition not in ends:
-            wrong[partition] = NetworkError(f"the leader of {topic}-{partition} in the source has moved")
+        end = ends.get(partition) or NetworkError(
+            f"the leader of {topic}-{partition} in the source has moved"
+        )
+        if isinstance(end, ClientError):
+            wrong[partition] = end
             continue
         try:
-            check_epoch(ends[partition], lasts[partition])
+            check_epoch(end, lasts[partition])
         except ReplicationError as error:
-            wrong[partition] = SourceBehindError(str(error)) if ends[partition].epoch < 0 else error
+            wrong[partition] = SourceBehindError(str(error)) if end.epoch < 0 else error
     return wrong
 
 

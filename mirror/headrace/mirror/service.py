@@ -26,12 +26,12 @@ from headrace.mirror.discovery import NotAMirrorError, TargetTopics, wanted
 from headrace.mirror.locating import (
     Located,
     LocatingError,
-    MirrorSide,
     SourceDamagedError,
     SourceGapError,
     locate,
 )
 from headrace.mirror.pipeline import Pipeline
+from headrace.mirror.side import MirrorSide
 from headrace.replication.pull import ReplicationError, SourceBehindError
 from headrace.wire.primitives import NO_UUID
 
