@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fix_audit_world import HOUR_A, PartitionBytes
+from headrace.mirror import copying
 from headrace.mirror.copying import (
     AHEAD_MAX_BYTES,
     APPENDS_IN_FLIGHT_MAX,
@@ -204,6 +205,39 @@ def test_an_empty_copy_gets_its_first_chunk_alone() -> None:
     for _ in range(2):
         assert target.append(copy.next_append())
     assert target.data == source.data
+
+
+def test_many_small_batches_are_appended_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target's other clients wait while it checks and stores the batches of one request."""
+    monkeypatch.setattr(copying, "CHUNK_BATCHES_MAX", 2)
+    source = source_log(random.Random(3), 5)
+    copy, target = PartitionCopy("t", 0, 0, draw=lambda: 0.5), Target()
+    copy.located(0, source.end)
+    copy.fetched(1, 0, Fetched(bytes(source.data), 0, source.end), 0.0)
+    assert copy.next_fetch_address() == source.end
+    counts = []
+    while copy.wants_append():
+        chunk = copy.next_append()
+        counts.append(chunk.batch_count)
+        assert target.append(chunk), "pieces end where batches do"
+        copy.appended(chunk, 0.0)
+    assert counts == [2, 2, 1]
+    assert (target.data, copy.copied_to, copy.ahead_bytes) == (source.data, source.end, 0)
+
+
+def test_a_copy_that_was_located_before_its_target_was_connected_is_located_again() -> None:
+    """The broker may have come back with an empty disk since: there any address is taken as the first."""
+    source = source_log(random.Random(4), 2)
+    copy = PartitionCopy("t", 0, 0, draw=lambda: 0.5)
+    copy.located(0, source.end, asked_s=10.0)
+    copy.fetched(1, 0, Fetched(bytes(source.data), 0, source.end), 11.0)
+    assert not copy.locate_if_before(9.0)
+    assert copy.wants_append()
+    assert copy.locate_if_before(12.0)
+    assert not copy.wants_append()
+    assert copy.needs_locating(12.0)
+    copy.located(0, source.end, asked_s=12.5)
+    assert not copy.locate_if_before(12.0)
 
 
 def test_a_bad_batch_stops_the_copy_just_there_once_all_before_it_is_copied() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import shutil
 import sys
 import threading
 import time
@@ -240,6 +241,25 @@ def test_a_topic_that_is_made_again_at_the_target_is_copied_from_the_beginning(
                 target.create_topic(topic, 1, config={MIRROR_SETTING: "true"})
     send(east, "busy", 200, partitions=1)
     assert_same(mirror, "busy", 0)
+    assert_same(mirror, "idle", 0)
+
+
+def test_a_copy_whose_broker_comes_back_with_an_empty_disk_is_copied_from_the_beginning(
+    broker_cluster: StartCluster, start_mirror: StartMirror
+) -> None:
+    """Nothing of it was on its way, so no request fails: the next events would begin the copy."""
+    east, analysis = broker_cluster(datacenter="east"), broker_cluster(datacenter="analysis")
+    with Admin(east.bootstrap) as admin:
+        admin.create_topic("idle", 1)
+    send(east, "idle", 200, partitions=1)
+    mirror = start_mirror(east, analysis)
+    wait_for(lambda: len(mirror.partitions()) == 1, mirror.output)
+    wait_for(lambda: all(p["state"] == "caught_up" for p in mirror.partitions().values()), mirror.output)
+    broker = analysis.brokers[0]
+    broker.stop()
+    shutil.rmtree(broker.data_dir)
+    broker.start()
+    send(east, "idle", 200, partitions=1)
     assert_same(mirror, "idle", 0)
 
 

@@ -12,8 +12,9 @@ the copy just there.
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -28,11 +29,12 @@ from headrace.replication.pull import (
     MissingRangeError,
     sound_prefix,
 )
-from headrace.wire.batch import HEADER_SIZE_BYTES, read_header
+from headrace.wire.batch import HEADER_SIZE_BYTES, hop, read_header
 from headrace.wire.primitives import NO_UUID
 
 AHEAD_MAX_BYTES: Final = 12 * 1024 * 1024  # per partition: fetched, but not yet acknowledged by the target
 APPENDS_IN_FLIGHT_MAX: Final = 4
+CHUNK_BATCHES_MAX: Final = 5_000  # the target checks and stores each one, and others wait meanwhile
 RETRY_BACKOFF: Final = Backoff(first_ms=100, max_ms=5_000)
 HALTED_RECHECK_S: Final = 60.0
 EMPTY_FETCHES_MAX: Final = 3  # in a row, with nothing for any partition, although the source goes on
@@ -58,6 +60,7 @@ class Chunk(NamedTuple):
     generation: int
     address: int
     data: memoryview
+    batch_count: int
 
     @property
     def end_address(self) -> int:
@@ -91,6 +94,7 @@ class PartitionCopy:
         self._waiting: deque[Chunk] = deque()
         self._in_flight = 0
         self._is_empty = True  # the target's partition, as far as is known
+        self._located_s = 0.0
         self._failures = 0
         self._not_before_s = 0.0
         self._behind_since_s: float | None = None
@@ -120,11 +124,14 @@ class PartitionCopy:
         topic_id: UUID = NO_UUID,
         target_id: UUID = NO_UUID,
         is_empty: bool = False,
+        *,
+        asked_s: float = math.inf,
     ) -> None:
         """Continues at `end_address`, where the copy ends and matches the source. `is_empty`: the target has
-        nothing yet.
+        nothing yet. `asked_s`: when locating began; see `locate_if_before`.
         """
         self.topic_id, self.target_id = topic_id, target_id
+        self._located_s = asked_s
         self._is_empty = is_empty
         self.passed_gaps = passed_gaps
         self.state = CopyState.COPYING
@@ -164,9 +171,9 @@ class PartitionCopy:
         self._empty_fetches = self._empty_fetches + 1 if is_missing else 0
         size_bytes, self._bad_batch = sound_prefix(fetched.batches, address)
         if size_bytes:
-            data = memoryview(fetched.batches)[:size_bytes]
-            self._waiting.append(Chunk(generation, address, data))
-            self._fetched_to += size_bytes
+            for data, batch_count in _pieces(memoryview(fetched.batches)[:size_bytes]):
+                self._waiting.append(Chunk(generation, self._fetched_to, data, batch_count))
+                self._fetched_to += len(data)
         elif self._empty_fetches >= EMPTY_FETCHES_MAX:
             self._bad_batch = MissingRangeError(address, fetched.end_address)
         else:
@@ -247,6 +254,17 @@ class PartitionCopy:
             self.copied_to = self.gap.from_address
             self._not_before_s = now_s + GAP_RECHECK_S
 
+    def locate_if_before(self, connected_s: float) -> bool:
+        """Lets the copy be located again if that was before the connection to the target's leader was made:
+        its broker may have come back without its log, which would take any address as its first. Returns
+        whether nothing may be appended before.
+        """
+        if self._located_s >= connected_s:
+            return False
+        self._stop(CopyState.LOCATING, "")
+        self._not_before_s = 0.0
+        return True
+
     def recheck(self) -> None:
         """Lets a halted copy be located at once, because its topic has changed."""
         if self.state is CopyState.HALTED:
@@ -278,6 +296,17 @@ class PartitionCopy:
             "skipped": [_range(gap) for gap in self.passed_gaps],
             "skipped_bytes": sum(gap.size_bytes for gap in self.passed_gaps),
         }
+
+
+def _pieces(batches: memoryview) -> Iterator[tuple[memoryview, int]]:
+    """Cuts whole batches into pieces of at most `CHUNK_BATCHES_MAX`; yields each with their number."""
+    begin = count = 0
+    for at, _ in hop(batches):
+        if count == CHUNK_BATCHES_MAX:
+            yield batches[begin:at], count
+            begin, count = at, 0
+        count += 1
+    yield batches[begin:], count
 
 
 def _reaches_too_far(fetched: Fetched, address: int) -> DamagedBatchError | None:

@@ -17,7 +17,7 @@ from uuid import UUID
 from headrace.client.calls import produce_call
 from headrace.client.errors import ClientError
 from headrace.client.network import Network
-from headrace.mirror.copying import Chunk, PartitionCopy
+from headrace.mirror.copying import CHUNK_BATCHES_MAX, Chunk, CopyState, PartitionCopy
 from headrace.mirror.lanes import MOVED, POLL_MAX_S, REQUEST_TIMEOUT_MS, Lane
 from headrace.wire.errors import ErrorCode
 from headrace.wire.primitives import NO_UUID
@@ -58,6 +58,10 @@ class Pipeline:
             opened.pop_all()
         self._lane_of: dict[PartitionCopy, Lane] = {}
         self._unreachable_since_s: dict[PartitionCopy, float] = {}
+        self._reigns: dict[PartitionCopy, tuple[tuple[int, int], float]] = {}
+        """The target's leader and its epoch, and since when they are known."""
+        self._turn = 0
+        self._turn_of: dict[PartitionCopy, int] = {}  # the last Produce that each copy took part in
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(network, step), name=name, daemon=True)
@@ -122,38 +126,61 @@ class Pipeline:
         before, self._unreachable_since_s = self._unreachable_since_s, {}
         now_s = time.monotonic()
         for copy in self._lane_of:
+            # Reached before it is located, too: `locate_if_before` would let it be located twice.
+            if not copy.wants_append() and copy.state is not CopyState.LOCATING:
+                continue
+            reached = self._reached(copy, now_s)
             if not copy.wants_append():
                 continue
-            leader = network.cluster.leader(copy.topic, copy.target_partition)
-            if leader is not None and network.ready(leader):
-                ready.setdefault(leader, []).append(copy)
+            if reached is not None:
+                leader, since_s = reached
+                if not copy.locate_if_before(since_s):
+                    ready.setdefault(leader, []).append(copy)
                 continue
-            if leader is None:
-                network.request_update()
             since_s = self._unreachable_since_s[copy] = before.get(copy, now_s)
             if now_s - since_s >= TARGET_WAIT_MAX_S:
                 where = f"{copy.topic}-{copy.target_partition} in the target"
                 copy.back_off(f"the leader of {where} cannot be reached", now_s)
         for leader, copies in ready.items():
             while copies and network.in_flight_count(leader) < PRODUCES_IN_FLIGHT_MAX:
+                # First the copies whose turn was the longest ago: one may have enough for every request.
+                copies.sort(key=lambda copy: self._turn_of.get(copy, 0))
                 self._send_produce(leader, copies)
                 copies = [copy for copy in copies if copy.wants_append()]
         return POLL_MAX_S
+
+    def _reached(self, copy: PartitionCopy, now_s: float) -> tuple[int, float] | None:
+        """Returns the leader of a copy's target, and since when it is the leader and connected without a
+        break; None if it is not connected.
+        """
+        network = self._target
+        leader = network.cluster.leader(copy.topic, copy.target_partition)
+        if leader is None:
+            network.request_update()
+            return None
+        reign = leader, network.cluster.topics[copy.topic].partitions[copy.target_partition].leader_epoch
+        known = self._reigns.get(copy)
+        if known is None or known[0] != reign:
+            known = self._reigns[copy] = (reign, now_s)
+        return (leader, max(known[1], network.ready_since_s(leader))) if network.ready(leader) else None
 
     def _send_produce(self, leader: int, copies: list[PartitionCopy]) -> None:
         # By id: a topic that was made again under its name is empty, and would take any address as its first.
         by_id = all(copy.target_id != NO_UUID for copy in copies)
         topics: dict[tuple[str, UUID], list[ProducePartition]] = {}
         sent: dict[tuple[str | UUID, int], tuple[PartitionCopy, Chunk]] = {}
-        size_bytes = 0
+        size_bytes = batch_count = 0
+        self._turn += 1
         for copy in copies:
             chunk = copy.next_append()
+            self._turn_of[copy] = self._turn
             key = copy.target_id if by_id else copy.topic
             sent[key, copy.target_partition] = (copy, chunk)
             part = ProducePartition(copy.target_partition, chunk.data)
             topics.setdefault((copy.topic, copy.target_id), []).append(part)
             size_bytes += len(chunk.data)
-            if size_bytes >= PRODUCE_MAX_BYTES:
+            batch_count += chunk.batch_count
+            if size_bytes >= PRODUCE_MAX_BYTES or batch_count >= CHUNK_BATCHES_MAX:
                 break
         request = ProduceRequest(
             transactional_id=None,

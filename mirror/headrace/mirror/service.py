@@ -71,8 +71,10 @@ class MirrorService:
         self._topic_problems: dict[str, str] = {}
         self._problem = "not started"
         self._gaps_lock = threading.Lock()
-        self._unreported_gaps: dict[GapRecord, None] = {}
-        self._reported_gaps: set[GapRecord] = set()
+        self._unreported_gaps: dict[tuple[str, int, int], GapRecord] = {}
+        """By topic, partition and first address: the source's retention makes a gap larger and larger."""
+        self._reported_gaps: dict[tuple[str, int], GapRecord] = {}
+        """The last one of each partition."""
         self._stopping = threading.Event()
         self._pipeline = Pipeline(
             settings.source_bootstrap, settings.target_bootstrap, client_id=self._client_id
@@ -157,8 +159,15 @@ class MirrorService:
         except ClientError as error:
             self._note(f"cannot list topics: {error}")
             return
-        self._note("")
         names = wanted(source_topics, self.settings.include, self.settings.exclude)
+        too_many = names[TOPICS_MAX:]
+        self._note(
+            f"{len(too_many)} topics, from {too_many[0]} on, are not mirrored: at most {TOPICS_MAX} are"
+            if too_many
+            else ""
+        )
+        for name in self._topic_problems.keys() - set(names):
+            del self._topic_problems[name]
         for name in names[:TOPICS_MAX]:
             count = max(source_topics[name].partitions, default=-1) + 1
             copies = [self._copies.get((name, partition)) for partition in range(count)]
@@ -204,22 +213,25 @@ class MirrorService:
         for topic, copies in unlocated.items():
             if self._stopping.is_set():
                 return
+            asked_s = time.monotonic()
             found = _located(source, target, topics, topic, copies)
             with self._pipeline.lock:
                 for copy in copies:
-                    self._apply_location(copy, found[copy.partition])
+                    self._apply_location(copy, found[copy.partition], asked_s)
         if unlocated:
             self._pipeline.wake()
 
     def _apply_location(
-        self, copy: PartitionCopy, found: Located | LocatingError | CoordinationError
+        self, copy: PartitionCopy, found: Located | LocatingError | CoordinationError, asked_s: float
     ) -> None:
-        """Applies the result of locating a copy: it continues, halts or backs off."""
+        """Applies the result of locating, begun at `asked_s`: the copy continues, halts or backs off."""
         now_s = time.monotonic()
         if isinstance(found, Located):
             if copy.problem:
                 logger.info("%s continues at address %d, after: %s", copy.name, found.address, copy.problem)
-            copy.located(*found)
+            copy.located(*found, asked_s=asked_s)
+            if found.is_empty:
+                self._note_beginning(copy, found)
         elif isinstance(found, SourceBehindError):
             was_halted = copy.state is CopyState.HALTED
             copy.source_is_behind(str(found), now_s)
@@ -236,14 +248,19 @@ class MirrorService:
         else:
             copy.back_off(str(found), now_s)
 
+    def _note_beginning(self, copy: PartitionCopy, found: Located) -> None:
+        """Notes a gap to report if a copy begins behind the source's first addresses: nobody else says that
+        they were never copied.
+        """
+        begin = min([found.address, *(gap.from_address for gap in found.passed_gaps)])
+        if begin > 0:
+            problem = f"when the copy began, the source began at {begin}: it had deleted what lay before"
+            if self._note_unreported(copy, problem, (0, begin)):
+                logger.warning("%s: addresses 0 to %d are not copied: %s", copy.name, begin, problem)
+
     def _note_gap(self, copy: PartitionCopy, problem: str, gap: tuple[int, int]) -> str:
         """Notes a gap to report; returns the problem with the command that accepts the gap."""
-        source = self.settings.source_datacenter
-        place = (ANALYSIS_TIER, source, copy.topic, copy.partition)
-        record = GapRecord(*place, *gap, problem, topic_id=named_id(copy.topic_id))
-        with self._gaps_lock:
-            if record not in self._reported_gaps and len(self._unreported_gaps) < UNREPORTED_GAPS_MAX:
-                self._unreported_gaps[record] = None
+        self._note_unreported(copy, problem, gap)
         return (
             f"{problem}. A copy cannot contain a gap: once the copy's data is loaded into HDFS, run "
             f"`headrace mirror accept-gap {copy.topic} {copy.partition} --source "
@@ -251,18 +268,35 @@ class MirrorService:
             f"what it holds and restarts at {gap[1]}"
         )
 
+    def _note_unreported(self, copy: PartitionCopy, problem: str, gap: tuple[int, int]) -> bool:
+        """Notes a gap to report; returns whether it is a new one."""
+        place = (ANALYSIS_TIER, self.settings.source_datacenter, copy.topic, copy.partition)
+        record = GapRecord(*place, *gap, problem, topic_id=named_id(copy.topic_id))
+        key = (copy.topic, copy.partition, gap[0])
+        with self._gaps_lock:
+            known = self._unreported_gaps.get(key) or self._reported_gaps.get(key[:2])
+            if record == known:
+                return False
+            if key not in self._unreported_gaps and len(self._unreported_gaps) >= UNREPORTED_GAPS_MAX:
+                logger.warning(
+                    "%s: %d gaps wait to be reported, this one is not", copy.name, UNREPORTED_GAPS_MAX
+                )
+                return False
+            self._unreported_gaps[key] = record
+        return True
+
     def _report_always(self) -> None:
         """Reports gaps to the audit, so that it does not wait for records that can never be mirrored."""
         url = self.settings.registry_url
         publisher: AuditPublisher | None = None
         while url is not None and not self._stopping.wait(STEP_S):
             with self._gaps_lock:
-                gaps = list(self._unreported_gaps)
+                gaps = dict(self._unreported_gaps)
             if not gaps:
                 continue
             try:
                 publisher = publisher or self._open_publisher(url)
-                for gap in gaps:
+                for gap in gaps.values():
                     publisher.publish(gap)
                 publisher.flush()
             except Exception as error:
@@ -271,9 +305,10 @@ class MirrorService:
                 self._stopping.wait(REPORT_RETRY_S)
                 continue
             with self._gaps_lock:
-                self._reported_gaps.update(gaps)
-                for gap in gaps:
-                    del self._unreported_gaps[gap]
+                for key, gap in gaps.items():
+                    self._reported_gaps[key[:2]] = gap
+                    if self._unreported_gaps[key] is gap:
+                        del self._unreported_gaps[key]
         if publisher is not None:
             publisher.close()
 

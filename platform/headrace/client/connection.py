@@ -90,6 +90,8 @@ class BrokerConnection:
         self._connect_deadline_s = 0.0
         self.started_s = 0.0
         """When `start` was called."""
+        self.ready_s = 0.0
+        """When `state` became READY."""
         self._received_s = 0.0
         self._sent_s = 0.0
         self._reader = FrameReader(limit_bytes=frame_limit_bytes)
@@ -287,7 +289,7 @@ class BrokerConnection:
         if body.error_code not in (ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION):
             raise WireError(f"the response to ApiVersions is {ErrorCode(body.error_code).name}")
         self.versions = _common_versions(offered)
-        self.state = ConnectionState.READY
+        self.state, self.ready_s = ConnectionState.READY, self._clock()
 
     def _receive(self) -> None:
         reader = self._reader

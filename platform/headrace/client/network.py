@@ -198,6 +198,10 @@ class Network:
         self._selector.register(connection.socket, connection.events, node_id)
         return False
 
+    def ready_since_s(self, node_id: int) -> float:
+        """Returns since when a broker that is `ready` has been so, over one connection."""
+        return self._connections[node_id].ready_s
+
     def any_ready(self) -> int | None:
         """Returns the ready broker with the fewest requests in flight; if none is ready, connects to one.
 

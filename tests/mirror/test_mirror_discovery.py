@@ -1,0 +1,62 @@
+"""Which topics a mirror finds, and what it says of those that it does not copy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from headrace.client.cluster import PartitionInfo, TopicInfo
+from headrace.mirror import service
+from headrace.mirror.discovery import NotAMirrorError, TargetTopics
+from headrace.mirror.service import MirrorService, MirrorSettings
+
+NOBODY = "127.0.0.1:1"
+
+
+class Targets:
+    """Refuses every topic: the target has one of that name."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def prepare(self, topic: str, _count: int) -> list[int]:
+        self.asked.append(topic)
+        raise NotAMirrorError(f"the target has a topic {topic} of its own")
+
+
+@pytest.fixture
+def mirror() -> Iterator[MirrorService]:
+    made = MirrorService(MirrorSettings("east", NOBODY, NOBODY, NOBODY, re.compile(".*")))
+    yield made
+    made.close()
+
+
+def discover(mirror: MirrorService, names: Iterable[str]) -> list[str]:
+    """Lets it find these topics in its source; returns those that it tried to make at the target."""
+    targets = Targets()
+    topics = {name: TopicInfo(name, {0: PartitionInfo(0, 1)}) for name in names}
+    sides: list[Any] = [
+        SimpleNamespace(admin=SimpleNamespace(topics=lambda: topics)),
+        SimpleNamespace(admin=SimpleNamespace(topics=dict)),
+    ]
+    mirror._discover(*sides, cast(TargetTopics, targets))
+    return targets.asked
+
+
+def test_topics_beyond_the_bound_are_named(mirror: MirrorService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "TOPICS_MAX", 2)
+    assert discover(mirror, "dcba") == ["a", "b"]
+    assert mirror.status()["trouble"] == "2 topics, from c on, are not mirrored: at most 2 are"
+    discover(mirror, "ba")
+    assert mirror.status()["trouble"] == ""
+
+
+def test_the_problem_of_a_topic_ends_with_the_topic(mirror: MirrorService) -> None:
+    discover(mirror, "ab")
+    assert mirror.status()["topic_troubles"].keys() == {"a", "b"}
+    discover(mirror, "b")
+    assert mirror.status()["topic_troubles"].keys() == {"b"}
