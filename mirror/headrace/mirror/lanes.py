@@ -31,6 +31,8 @@ FETCH_MAX_BYTES: Final = 8 * 1024 * 1024  # per partition too, since only one of
 LANE_MAX_BYTES: Final = 16 * 1024 * 1024  # requested or fetched, but not yet acknowledged by the target
 POLL_MAX_S: Final = 0.5
 LEADER_RETRY_S: Final = 0.1
+SOURCE_WAIT_MAX_S: Final = 30.0
+"""How long a copy waits for a leader that cannot be reached, before it says so: nobody knows its lag then."""
 
 MOVED: Final = frozenset(
     {
@@ -64,6 +66,8 @@ class Lane:
         self._on_fetched = on_fetched
         self._requested_bytes: dict[int, int] = {}  # by source broker with a Fetch in flight
         self._pause_until_s: dict[PartitionCopy, float] = {}
+        self._unreachable_since_s: dict[PartitionCopy, float] = {}
+        self._asked: dict[int, int] = {}  # by source broker: the rotation of its last Fetch
         # Brokers fill a Fetch in order of its partitions, so each Fetch begins with another partition.
         self._rotation = 0
 
@@ -74,6 +78,7 @@ class Lane:
         room = LANE_MAX_BYTES - sum(self._requested_bytes.values())
         wanted: dict[int, list[tuple[PartitionCopy, int]]] = {}
         has_waiting = False
+        before, self._unreachable_since_s = self._unreachable_since_s, {}
         now_s = time.monotonic()
         for copy in self.copies:
             room -= copy.ahead_bytes
@@ -85,21 +90,30 @@ class Lane:
                 has_waiting = True
                 continue
             leader = network.cluster.leader(copy.topic, copy.partition)
+            if leader in self._requested_bytes:
+                continue
+            if leader is not None and network.ready(leader):
+                wanted.setdefault(leader, []).append((copy, address))
+                continue
             if leader is None:
                 network.request_update()
-            elif leader not in self._requested_bytes and network.ready(leader):
-                wanted.setdefault(leader, []).append((copy, address))
-        share = room // max(1, len(wanted))
-        if share >= FETCH_MIN_BYTES:
-            max_wait_ms = FETCH_WAIT_BUSY_MS if has_waiting else FETCH_WAIT_MS
-            for leader, parts in wanted.items():
-                self._send_fetch(leader, parts, share, max_wait_ms)
+            since_s = self._unreachable_since_s[copy] = before.get(copy, now_s)
+            if now_s - since_s >= SOURCE_WAIT_MAX_S:
+                copy.back_off(f"the leader of {copy.name} in the source cannot be reached", now_s)
+        # The room may not suffice for all brokers at once: those that were asked the longest ago come first.
+        leaders = sorted(wanted, key=lambda leader: self._asked.get(leader, 0))
+        chosen = leaders[: max(0, room // FETCH_MIN_BYTES)]
+        has_waiting = has_waiting or len(chosen) < len(leaders)
+        max_wait_ms = FETCH_WAIT_BUSY_MS if has_waiting else FETCH_WAIT_MS
+        for leader in chosen:
+            self._send_fetch(leader, wanted[leader], room // len(chosen), max_wait_ms)
         return LEADER_RETRY_S if has_waiting else POLL_MAX_S
 
     def _send_fetch(
         self, leader: int, parts: list[tuple[PartitionCopy, int]], share: int, max_wait_ms: int
     ) -> None:
         self._rotation += 1
+        self._asked[leader] = self._rotation
         first = self._rotation % len(parts)
         # By id: a topic that was made again under its name is another one.
         by_id = all(copy.topic_id != NO_UUID for copy, _ in parts)
