@@ -40,6 +40,7 @@ from headrace.agent.logs import LOG_LINES_MAX, log_tail
 from headrace.agent.page import page
 from headrace.agent.permitted import PermittedPaths
 from headrace.agent.report import ChangeOutcome, UnitReport
+from headrace.agent.rolling import Rolling
 from headrace.process.disk import explained
 from headrace.process.page import HEADERS, KIND, VARIES, Page
 from headrace.process.rendered import RenderedPage
@@ -163,7 +164,7 @@ def _add_page(app: FastAPI, keeper: Keeper, about: Mapping[str, Any]) -> None:
     def made() -> Page:
         try:
             reports = keeper.reports(with_drift=False)
-            urls = {report.name: keeper.unit(report.name).page_url for report in reports}
+            urls = {unit.name: unit.page_url for unit in keeper.units()}
         except SiteError as error:
             return page(about, [], {}, str(error))
         return page(about, reports, urls)
@@ -285,6 +286,8 @@ def _waited(keeper: Keeper, name: str, wait_s: float, more: Mapping[str, Any] | 
 
 
 def _add_rolling(app: FastAPI, keeper: Keeper) -> None:
+    rolling = Rolling(keeper)
+
     @app.post("/v1/restart")
     def roll(body: Body, wait_s: Annotated[float, Query(gt=0, le=WAIT_MAX_S)] = 60.0) -> dict[str, Any]:
         names = body.get("units") if isinstance(body, dict) and set(body) == {"units"} else None
@@ -297,7 +300,7 @@ def _add_rolling(app: FastAPI, keeper: Keeper) -> None:
             raise BadRequestError(
                 'expected {"units": ["east-broker-1", …]}: the units to restart, each once, in this order'
             )
-        done = [report.to_json() for report in keeper.roll(names, wait_s)]
+        done = [report.to_json() for report in rolling.roll(names, wait_s)]
         return {"outcome": "restarted", "units": done}
 
 

@@ -57,8 +57,8 @@ class DesiredState:
                 f"the agent cannot read {path}: {error}. Fix the file, or delete it and put the unit again"
             ) from error
 
-    def write(self, name: str, desired: DesiredUnit, *, is_durable: bool = True) -> None:
-        """Writes one unit: a crash leaves the old file or the new one, after `is_durable` the new one."""
+    def write(self, name: str, desired: DesiredUnit) -> None:
+        """Writes one unit, durably: a crash, of the machine, too, leaves the old file or the new one."""
         data = {
             "format": FORMAT,
             "is_applied": desired.is_applied,
@@ -66,7 +66,7 @@ class DesiredState:
             "configuration": desired.configuration.model_dump(mode="json"),
         }
         # Readable by its owner only: a database's URL may hold a password.
-        write_durably(self.directory / f"{name}.json", json.dumps(data, indent=1), is_durable=is_durable)
+        write_durably(self.directory / f"{name}.json", json.dumps(data, indent=1))
 
     def remove(self, name: str) -> None:
         """Removes one unit, durably; it need not exist."""

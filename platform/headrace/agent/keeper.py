@@ -1,9 +1,9 @@
 """Makes a host run its desired units, one change at a time.
 
 Owns the steps of every change (`put`, `restart`, `delete`), and how the next agent completes them after a
-crash (`recover_changes`, which `watch` calls). Units are processes of supervisord and outlive the agent: the
-next agent of the same home adopts them. `supervisor` runs the processes, `desired` stores the units, `report`
-decides what counts as drift.
+crash, or this one after an error in their middle (`recover_changes`, which `watch` calls). Units are
+processes of supervisord and outlive the agent: the next agent of the same home adopts them. `supervisor` runs
+the processes, `desired` stores the units, `report` decides what counts as drift.
 
 A change of one unit holds that unit's lock from its first step to its last. The state that all units share is
 locked for moments only, so that a unit that stops slowly does not delay changes of others.
@@ -27,15 +27,14 @@ from headrace.agent.desired import DesiredState, DesiredUnit
 from headrace.agent.errors import (
     BusyError,
     ConflictError,
-    NotReadyError,
-    NotReadyForRestartError,
+    SupervisorError,
     TooManyUnitsError,
     UnitsLeftError,
     UnitUnknownError,
 )
 from headrace.agent.folders import write_files
 from headrace.agent.processes import end_units_left_in
-from headrace.agent.report import ChangeOutcome, Drift, UnitReport, drift_of, outcome_of, probed_report
+from headrace.agent.report import ChangeOutcome, Drift, UnitReport, drift_here, outcome_of, probed_report
 from headrace.agent.starts import StartWatch
 from headrace.agent.supervisor import Differences, Supervisor
 from headrace.agent.unit import Unit, UnitState, levels
@@ -48,6 +47,8 @@ POLL_INTERVAL_S: Final = 0.2
 PROBES_AT_ONCE: Final = UNITS_MAX  # each of them may hang until its probe's bound
 # Longer than the longest stop timeout of a unit, after which supervisord kills it.
 LOCK_WAIT_MAX_S: Final = 60.0
+# A restart that was interrupted has stopped the unit, or will have soon.
+_TO_START: Final = ("STOPPING", "STOPPED", "EXITED", "UNKNOWN")
 
 MakeUnit = Callable[[str, Configuration], Unit]
 
@@ -81,7 +82,7 @@ class Keeper:
         self._starts = StartWatch()
         self._shared = threading.RLock()
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        self._rolling = threading.Lock()
+        self._is_unfinished = False  # a change has failed in its middle, or supervisord was started anew
         self._probes = ThreadPoolExecutor(PROBES_AT_ONCE, thread_name_prefix="probe")
 
     def open(self) -> None:
@@ -107,15 +108,26 @@ class Keeper:
     def _end_units(self) -> None:
         for level in reversed(self.start_order()):
             if self._supervisor.is_alive():
-                list(self._probes.map(self._supervisor.remove, [unit.name for unit in level]))
+                list(self._probes.map(self._end_unit, [unit.name for unit in level]))
         if self._supervisor.is_alive():
             self._supervisor.shut_down()
         end_units_left_in(self.home)
 
+    def _end_unit(self, name: str) -> None:
+        """Stops a unit; one that does not end keeps no other one from ending in its turn."""
+        try:
+            self._supervisor.remove(name)
+        except SupervisorError as error:
+            logger.error("%s cannot be stopped in order: %s", name, error)
+
     # --- reports ---
 
     def names(self) -> list[str]:
-        return sorted(self._units)
+        return [unit.name for unit in self.units()]
+
+    def units(self) -> list[Unit]:
+        """The units of this moment, by name; any of them may be deleted the moment after."""
+        return sorted(self._units.values(), key=lambda unit: unit.name)
 
     def unit(self, name: str) -> Unit:
         """Raises `UnitUnknownError`."""
@@ -126,7 +138,7 @@ class Keeper:
 
     def start_order(self) -> list[list[Unit]]:
         """The units, grouped so that each requires only units of earlier groups."""
-        return levels(with_local_requirements(list(self._units.values())))
+        return levels(with_local_requirements(self.units()))
 
     def is_supervised(self) -> bool:
         """Whether supervisord responds."""
@@ -138,7 +150,7 @@ class Keeper:
         Computing drift makes supervisord reread its configuration: callers that poll readiness pass
         `with_drift=False`.
         """
-        units = [self.unit(name) for name in (self.names() if names is None else names)]
+        units = self.units() if names is None else [self.unit(name) for name in names]
         differences: Differences | None = None
         if with_drift:
             states, differences = self._observe()
@@ -147,8 +159,9 @@ class Keeper:
 
         def report(unit: Unit) -> UnitReport:
             state = states.get(unit.name)
-            drift = () if differences is None else _drift(unit, state, differences)
-            made_by = self._desired_units[unit.name].made_by if unit.name in self._desired_units else ""
+            drift = () if differences is None else drift_here(unit, state, unit.name in differences.changed)
+            desired = self._desired_units.get(unit.name)
+            made_by = "" if desired is None else desired.made_by
             failing = self._starts.problem(unit, state)
             report = probed_report(unit, state, drift)._replace(made_by=made_by)
             if failing is None or report.is_ready:
@@ -182,7 +195,7 @@ class Keeper:
 
         `made_by` names the program that puts it, which owns the unit from then on, changed or not. Does not
         wait until the unit is ready. Raises `ConflictError`, `TooManyUnitsError`, and `SiteError`
-        for what the host does not have.
+        for what the host does not have. What fails once it is recorded is repeated by `watch`.
         """
         unit = self._make_unit(name, configuration)
         with self._locked(name):
@@ -213,7 +226,7 @@ class Keeper:
         if before is not None:
             states, differences = self._observe()
             state = states.get(unit.name)
-            drift = _drift(before, state, differences)
+            drift = drift_here(before, state, before.name in differences.changed)
         # The addresses that the unit's running process has now: they do not conflict with its new one.
         own_addresses = before.listens if before and state and state.is_running else ()
         if conflicts := conflicts_of(unit, others, own_addresses=own_addresses, home=self.home):
@@ -250,38 +263,6 @@ class Keeper:
             self._stop_forgotten(name)
             self._reached("stopped")
 
-    def roll(self, names: Sequence[str], wait_s: float) -> Iterator[UnitReport]:
-        """Restarts one unit after another, each once the one before is ready again.
-
-        Raises `NotReadyForRestartError` before anything is restarted if one of them is not ready, and
-        `NotReadyError` if one does not come back within `wait_s`; the units after it are not restarted.
-        """
-        if not self._rolling.acquire(blocking=False):
-            raise BusyError("another rolling restart of this host is in progress; wait for it to end")
-        try:
-            for report in self.reports(names):
-                if not report.is_ready:
-                    raise NotReadyForRestartError(
-                        f"unit {report.name} is not ready ({report.problem}), so no unit was restarted; "
-                        "fix it first, or restart it alone",
-                        {"unit": report.to_json()},
-                    )
-            for number, name in enumerate(names):
-                self.restart(name)
-                report = self.wait_ready(name, wait_s)
-                if not report.is_ready:
-                    raise NotReadyError(
-                        f"unit {name} is not ready within {wait_s:g} s of its restart: {report.problem}",
-                        {
-                            "unit": report.to_json(),
-                            "restarted": list(names[:number]),
-                            "left_alone": list(names[number + 1 :]),
-                        },
-                    )
-                yield report
-        finally:
-            self._rolling.release()
-
     def shut_down(self) -> None:
         """Ends supervisord. Raises `UnitsLeftError` while there are units."""
         with self._shared:
@@ -311,90 +292,108 @@ class Keeper:
         """Stops the unit's process, if there is one, and starts it by the unit's current definition."""
         unit = self._units[name]
         self._starts.begin(name)
-        self._ensure_daemon()
-        self._supervisor.remove(name)
-        self._reached("stopped")
-        write_files(unit.files)
-        with self._shared:
-            self._supervisor.reload(self._units.values())
-            self._supervisor.add(name)
-        self._supervisor.start(name)
-        self._reached("started")
-        self._mark_applied(name)
+        with self._completed_later():
+            self._ensure_daemon()
+            self._supervisor.remove(name)
+            self._reached("stopped")
+            write_files(unit.files)
+            with self._shared:
+                self._supervisor.reload(self._units.values())
+                self._supervisor.add(name)
+            self._supervisor.start(name)
+            self._reached("started")
+            self._mark_applied(name)
         self._reached("applied")
+
+    @contextmanager
+    def _completed_later(self) -> Iterator[None]:
+        """Notes that `recover_changes` has to complete what fails in here."""
+        try:
+            yield
+        except BaseException:
+            self._is_unfinished = True
+            raise
 
     def _mark_applied(self, name: str) -> None:
         desired = self._desired_units[name]._replace(is_applied=True)
-        # Not durable: if a crash loses this write, the next agent sees is_applied=False and marks it again.
-        self._desired.write(name, desired, is_durable=False)
+        self._desired.write(name, desired)
         with self._shared:
             self._desired_units[name] = desired
 
     def _stop_forgotten(self, name: str) -> None:
-        if self._supervisor.is_alive():
-            self._supervisor.remove(name)
-            with self._shared:
-                self._supervisor.reload(self._units.values())
-        else:
-            end_units_left_in(self.home, name)
+        with self._completed_later():
+            if self._supervisor.is_alive():
+                self._supervisor.remove(name)
+                with self._shared:
+                    self._supervisor.reload(self._units.values())
+            else:
+                end_units_left_in(self.home, name)
 
     def _ensure_daemon(self) -> None:
         with self._shared:
-            self._supervisor.ensure_daemon(self._units.values())
+            if self._supervisor.ensure_daemon(self._units.values()):
+                # It runs none of the others yet.
+                self._is_unfinished = True
 
-    # --- after a crash ---
+    # --- after a crash, or an error in the middle of a change ---
+
+    def take_unfinished(self) -> bool:
+        """Whether `recover_changes` is due, by what has happened since the last call."""
+        if not self._is_unfinished:
+            return False
+        self._is_unfinished = False
+        return True
 
     def recover_changes(self) -> list[str]:
-        """Completes changes that a crash interrupted, except for starts; returns the units to start again.
+        """Completes changes that a crash or an error interrupted, except for starts; returns the units to
+        start again. A unit with which that fails keeps no other one waiting: it is for the next time.
 
         A unit that runs by an earlier definition because the agent is newer is left alone: that is drift,
         and its owner decides when to restart it.
         """
         with self._shared:
-            self._ensure_daemon()
+            self._supervisor.ensure_daemon(self._units.values())
             states, differences = self._observe()
         for name in differences.removed:
-            with self._locked(name):
-                if name not in self._units:
-                    logger.warning("stopping %s, which is no longer a unit of this host", name)
-                    self._stop_forgotten(name)
+            with self._told(name, "is no longer a unit of this host, and cannot be stopped"):
+                self._stop_if_forgotten(name)
         to_start = []
         for name, desired in list(self._desired_units.items()):
             state = states.get(name)
             is_half_done = not desired.is_applied and name in differences.changed
-            if state is None or state.state in ("STOPPED", "EXITED", "UNKNOWN") or is_half_done:
+            if state is None or state.state in _TO_START or is_half_done:
                 to_start.append(name)
             elif not desired.is_applied:
-                with self._locked(name):
+                with self._told(name, "runs, and that cannot be recorded"), self._locked(name):
                     # Unless a concurrent PUT already applied it.
                     if self._desired_units.get(name) is desired:
                         self._mark_applied(name)
         return to_start
 
+    @contextmanager
+    def _told(self, name: str, problem: str) -> Iterator[None]:
+        """Logs what fails in here for one unit, and notes that it is to be repeated."""
+        try:
+            yield
+        except (SiteError, OSError) as error:
+            self._is_unfinished = True
+            logger.error("%s %s: %s", name, problem, error)
+
+    def _stop_if_forgotten(self, name: str) -> None:
+        with self._locked(name):
+            if name not in self._units:
+                logger.warning("stopping %s, which is no longer a unit of this host", name)
+                self._stop_forgotten(name)
+
     def start_again(self, name: str) -> bool:
         """Starts a unit that `recover_changes` returned; False if it was deleted or cannot be started."""
-        with self._locked(name):
+        with self._told(name, "cannot be started again"), self._locked(name):
             if name not in self._units:
                 return False
             state = self._supervisor.states().get(name)
             # A concurrent PUT may have applied it already.
             if state is None or not state.is_running or not self._desired_units[name].is_applied:
                 logger.info("starting %s again", name)
-                try:
-                    self._apply(name)
-                except (SiteError, OSError) as error:
-                    logger.error("%s cannot be started again: %s", name, error)
-                    return False
+                self._apply(name)
             return True
-
-
-def _drift(unit: Unit, state: UnitState | None, differences: Differences) -> tuple[Drift, ...]:
-    on_disk = {path: _text_of(path) for path in unit.files}
-    return drift_of(unit, state, is_changed=unit.name in differences.changed, on_disk=on_disk)
-
-
-def _text_of(path: Path) -> str | None:
-    try:
-        return path.read_text()
-    except (OSError, ValueError):
-        return None
+        return False

@@ -1,7 +1,7 @@
 """The agent's report of a unit, and its form in JSON.
 
 Owns `UnitReport`, which the agent writes and its clients read, and what counts as drift. Pure, but for
-`probed_report`, which probes the unit.
+`probed_report`, which probes the unit, and `drift_here`, which reads its files.
 """
 
 from __future__ import annotations
@@ -211,6 +211,19 @@ def drift_of(
             what = "is missing" if on_disk.get(path) is None else "was changed by somebody else"
             found.append(Drift(DriftKind.FILE, f"{path} {what}"))
     return tuple(found)
+
+
+def drift_here(unit: Unit, state: UnitState | None, is_changed: bool) -> tuple[Drift, ...]:
+    """The differences between this host and the unit. `is_changed`: as for `drift_of`."""
+    on_disk = {path: _text_of(path) for path in unit.files}
+    return drift_of(unit, state, is_changed=is_changed, on_disk=on_disk)
+
+
+def _text_of(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except (OSError, ValueError):
+        return None
 
 
 def outcome_of(is_known: bool, is_same: bool, drift: tuple[Drift, ...]) -> ChangeOutcome:

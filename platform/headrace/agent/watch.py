@@ -1,4 +1,5 @@
-"""The watch over a host: at its start, and whenever supervisord has died, it starts the units again.
+"""The watch over a host: at its start, whenever supervisord has died, and after a change that failed in its
+middle, it starts the units again.
 
 Owns when that happens and in which order units start. `keeper` makes the changes.
 """
@@ -19,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S: Final = 1.0
 RETRY_INTERVAL_S: Final = 5.0
+RETRY_INTERVAL_MAX_S: Final = 60.0
+"""What goes on failing is tried at longer and longer intervals."""
 REFILL_INTERVAL_S: Final = 10.0
 STOP_WAIT_MAX_S: Final = 5.0
 
@@ -39,23 +42,36 @@ class Watch:
         self._thread.join(STOP_WAIT_MAX_S)
 
     def _run(self) -> None:
-        must_restore = True
-        refill_at_s = 0.0
+        must_restore, was_gone = True, False
+        refill_at_s = retry_at_s = 0.0
+        retry_interval_s = RETRY_INTERVAL_S
         while not self._ending.is_set():
-            try:
-                if must_restore or (self._keeper.names() and not self._keeper.is_supervised()):
-                    must_restore = True
-                    self._restore()
-                    must_restore = False
-            except (SiteError, OSError) as error:
-                logger.error("the host could not be restored: %s", error)
-            except Exception:
-                logger.exception("the host could not be restored, by an error of the agent")
+            is_gone = bool(self._keeper.names()) and not self._keeper.is_supervised()
+            must_restore = self._keeper.take_unfinished() or must_restore or is_gone
+            if not must_restore:
+                retry_interval_s = RETRY_INTERVAL_S
+            elif time.monotonic() >= retry_at_s or (is_gone and not was_gone):
+                must_restore = not self._is_restored()
+                retry_at_s = time.monotonic() + retry_interval_s
+                retry_interval_s = min(2 * retry_interval_s, RETRY_INTERVAL_MAX_S)
+            was_gone = is_gone
             if time.monotonic() >= refill_at_s:
                 refill()
                 self._keep_zookeepers_room()
                 refill_at_s = time.monotonic() + REFILL_INTERVAL_S
-            self._ending.wait(RETRY_INTERVAL_S if must_restore else WATCH_INTERVAL_S)
+            self._ending.wait(WATCH_INTERVAL_S)
+
+    def _is_restored(self) -> bool:
+        """Restores the host; False if it has to be tried again."""
+        try:
+            self._restore()
+        except (SiteError, OSError) as error:
+            logger.error("the host could not be restored: %s", error)
+        except Exception:
+            logger.exception("the host could not be restored, by an error of the agent")
+        else:
+            return True
+        return False
 
     def _keep_zookeepers_room(self) -> None:
         """Of the units of this host; what goes wrong is for the next time."""
