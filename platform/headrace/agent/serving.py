@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import anyio.to_thread
 import uvicorn
 from starlette.types import ASGIApp
 
@@ -69,7 +70,7 @@ def serve(
         reached=reached,
     )
     watch = Watch(keeper, ending)
-    endings = Endings(lambda: broker_folders(map(keeper.unit, keeper.names())), ending)
+    endings = Endings(lambda: broker_folders(keeper.units()), ending)
     build_name = build()
     about = _about(host, build_name, kinds)
     app = create_app(
@@ -132,4 +133,12 @@ def _server(app: ASGIApp, tokens: Tokens, context: ssl.SSLContext | None) -> uvi
     # uvicorn raises the signal again after its own orderly end; without a handler the agent would die of it.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    return uvicorn.Server(config)
+    return _Server(config)
+
+
+class _Server(uvicorn.Server):
+    """Has a thread for each connection: requests that wait for a unit delay no other one."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = CONNECTIONS_MAX
+        await super().startup(sockets)
