@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -77,6 +78,28 @@ def test_checksum_finds_bytes_that_changed_under_an_unchanged_time(shelf: Shelf,
         take(shelf, source, 2 * HOUR_MS, is_checking=True)
 
 
+@pytest.mark.parametrize("is_checking", [False, True])
+def test_on_a_disk_without_links_each_backup_has_the_bytes(
+    shelf: Shelf, source: Path, monkeypatch: pytest.MonkeyPatch, *, is_checking: bool
+) -> None:
+    take(shelf, source, 0)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    second, writer = take(shelf, source, HOUR_MS, is_checking=is_checking)
+    assert (second / SEGMENT).read_bytes() == source.read_bytes()
+    assert (writer.copied_bytes, writer.taken_over_bytes) == (7000, 0)
+
+
+def test_a_file_that_the_last_backup_has_lost_half_of_is_copied_again(shelf: Shelf, source: Path) -> None:
+    first, _ = take(shelf, source, 0)
+    os.truncate(first / SEGMENT, 100)
+    second, _ = take(shelf, source, HOUR_MS)
+    assert (second / SEGMENT).read_bytes() == source.read_bytes()
+
+
 def test_a_half_is_no_backup_and_its_whole_files_are_taken_over(shelf: Shelf, source: Path) -> None:
     half = shelf.begin(0)
     with Writer(half, [], Pace()) as writer:
@@ -92,9 +115,21 @@ def test_a_half_is_no_backup_and_its_whole_files_are_taken_over(shelf: Shelf, so
 
 def test_old_backups_go_and_the_newest_stay_whole(shelf: Shelf, source: Path) -> None:
     made = [take(shelf, source, hour * HOUR_MS)[0] for hour in range(4)]
-    assert shelf.keep(2) == [made[0].name, made[1].name]
+    assert shelf.keep(2, made[3]) == [made[0].name, made[1].name]
     assert shelf.whole() == made[2:]
     assert (made[3] / SEGMENT).read_bytes() == source.read_bytes()
+
+
+def test_a_backup_that_was_just_taken_stays_although_others_have_later_names(
+    shelf: Shelf, source: Path
+) -> None:
+    """The clock was a year ahead for two of them."""
+    ahead = [take(shelf, source, (365 * 24 + hour) * HOUR_MS)[0] for hour in range(2)]
+    newest, _ = take(shelf, source, 0)
+    assert shelf.keep(2, newest) == [ahead[0].name]
+    assert shelf.whole() == [newest, ahead[1]]
+    assert shelf.keep(1, newest) == [ahead[1].name]
+    assert shelf.whole() == [newest]
 
 
 def test_one_backup_at_a_time(shelf: Shelf) -> None:

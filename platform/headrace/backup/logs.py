@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from headrace.agent.configuration import BrokerConfiguration
+from headrace.backup.trees import Topic
 from headrace.backup.units import HomeUnit
 from headrace.backup.writer import SourceChangedError, Writer, local_stamp
 from headrace.client.admin import Admin
@@ -29,8 +31,13 @@ class Copied(NamedTuple):
     notes: list[str]
 
 
-def flushed_ends(brokers: Sequence[HomeUnit]) -> dict[str, int]:
-    """Returns the flushed end of each partition that these brokers serve, as `topic-0` → address."""
+Ends = Mapping[tuple[int, str], int]
+"""Where the logs of in-sync replicas were flushed to at least, by broker id and partition (`topic-0`)."""
+
+
+def flushed_ends(brokers: Sequence[HomeUnit]) -> Ends:
+    """Returns what these brokers tell. A replica that is not in sync may end before its leader, which is no
+    damage: its files decide."""
     ready = [
         str(each.configuration.listen)
         for each in brokers
@@ -45,7 +52,11 @@ def flushed_ends(brokers: Sequence[HomeUnit]) -> dict[str, int]:
             survey = admin.survey()
     except ClientError:
         return {}  # then the files decide
-    return {f"{topic}-{partition}": found.end for (topic, partition), found in survey.ranges.items()}
+    return {
+        (broker_id, f"{topic}-{partition}"): found.end
+        for (topic, partition), found in survey.ranges.items()
+        for broker_id in survey.topics[topic].partitions[partition].isr
+    }
 
 
 def folders_of(data_dir: Path) -> list[Path]:
@@ -59,28 +70,36 @@ def folders_of(data_dir: Path) -> list[Path]:
 def size_to_copy(broker: HomeUnit, writer: Writer) -> int:
     """Returns about how many bytes of a broker's logs are not in an earlier backup."""
     total = 0
-    for folder in folders_of(broker.directory):
-        for path in folder.iterdir():
-            try:
-                stat = path.stat()
-            except FileNotFoundError:
-                continue
-            if not writer.has(f"{broker.name}/{folder.name}/{path.name}", stat.st_size, local_stamp(stat)):
-                total += stat.st_size
+    for path in (path for folder in folders_of(broker.directory) for path in _paths_in(folder)):
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            continue
+        if not writer.has(f"{broker.name}/{path.parent.name}/{path.name}", stat.st_size, local_stamp(stat)):
+            total += stat.st_size
     return total
+
+
+def _paths_in(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except FileNotFoundError:
+        return []  # its topic was deleted
 
 
 def copy_broker(
     broker: HomeUnit,
-    ends: Mapping[str, int],
-    topics: Mapping[str, str] | None,
+    ends: Ends,
+    topics: Mapping[str, Topic] | None,
     writer: Writer,
     observe: Callable[[str], None],
 ) -> Copied:
-    """Copies all partitions of a broker. `topics`: the ids of the topics that its ZooKeeper had, by name;
-    None if that is not known here: then every folder is copied.
+    """Copies all partitions of a broker. `topics`: those that its ZooKeeper had, by name; None if that is not
+    known here: then every folder is copied.
     """
     copied = Copied({}, [], [])
+    assert isinstance(broker.configuration, BrokerConfiguration)
+    broker_id = broker.configuration.broker_id
     owner = broker.directory / OWNER_FILE
     if owner.exists():
         writer.put(f"{broker.name}/{OWNER_FILE}", owner.read_bytes())
@@ -88,12 +107,13 @@ def copy_broker(
         found = _PARTITION.fullmatch(folder.name)
         assert found is not None
         try:
-            if topics is not None and topics.get(found[1]) != snapshot.topic_id_of(folder):
+            if topics is not None and not _is_of(topics.get(found[1]), int(found[2]), folder):
                 copied.notes.append(
-                    f"{broker.name}: {folder.name} is of no topic that ZooKeeper had: left out"
+                    f"{broker.name}: {folder.name} is of no partition that ZooKeeper had: left out"
                 )
                 continue
-            taken = _copy_partition(broker, folder, ends.get(folder.name), writer)
+            flushed = ends.get((broker_id, folder.name))
+            taken = _copy_partition(broker, folder, flushed, writer)
         except (LogError, SourceChangedError) as error:
             _forget(writer, broker, folder)
             if folder.exists():
@@ -105,18 +125,36 @@ def copy_broker(
             "topic_id": taken.topic_id,
             "start": taken.start,
             "end": taken.end,
-            "end_told_by": "broker" if folder.name in ends else "files",
+            "end_told_by": "files" if flushed is None else "broker",
         }
         observe(f"{broker.name}  {folder.name}  [{taken.start:,}, {taken.end:,})")
     return copied
 
 
+def _is_of(topic: Topic | None, partition: int, folder: Path) -> bool:
+    """Whether the folder holds this partition of the topic. A restored log that no topic lists would be taken
+    for the next partition that gets its number."""
+    with _gone_is_changed():
+        topic_id = snapshot.topic_id_of(folder)
+    return topic is not None and topic_id == topic.topic_id and partition in topic.partitions
+
+
+@contextmanager
+def _gone_is_changed() -> Iterator[None]:
+    """For what reads a folder whose broker may delete its files at any moment."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise SourceChangedError(f"{error.filename} is gone") from None
+
+
 def _copy_partition(broker: HomeUnit, folder: Path, flushed: int | None, writer: Writer) -> LogSnapshot:
     """Copies one partition. Repeats when retention or a roll comes in between."""
+    base = f"{broker.name}/{folder.name}"
     for attempt in range(ATTEMPTS_MAX):
-        taken = snapshot.take(folder, flushed)
-        base = f"{broker.name}/{folder.name}"
         try:
+            with _gone_is_changed():
+                taken = snapshot.take(folder, flushed)
             for part in taken.segments:
                 writer.copy(f"{base}/{part.name}", folder / part.name, part.length_bytes)
             for name in taken.indexes:

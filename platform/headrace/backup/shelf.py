@@ -117,9 +117,12 @@ class Shelf:
         for folder in self.folder.glob(f"*{REMOVING}"):
             shutil.rmtree(folder)
 
-    def keep(self, count: int) -> list[str]:
-        """Removes the oldest whole backups beyond `count`; returns their names. Raises `OSError`."""
-        old = self.whole()[:-count]
+    def keep(self, count: int, newest: Path) -> list[str]:
+        """Removes the oldest whole backups beyond `count`; returns their names. `newest`, which was just
+        taken, stays: by a clock that was ahead once, others may have later names. Raises `OSError`.
+        """
+        others = [folder for folder in self.whole() if folder != newest]
+        old = others[: max(0, len(others) - (count - 1))]
         for folder in old:
             self._remove(folder)
         return [folder.name for folder in old]

@@ -32,6 +32,7 @@ from headrace.backup.pace import Pace, check_room
 from headrace.backup.shelf import Shelf
 from headrace.backup.units import HomeUnit, data_below, datacenters_in_order, of_kind, shown, units_in
 from headrace.backup.writer import Writer
+from headrace.coordination.tree import TreeNode
 from headrace.process.clock import now_ms
 from headrace.site.context_store import ContextStore
 from headrace.site.site import SITE_FILE_NAME, Site
@@ -123,7 +124,7 @@ def take(site: Site, shelf_folder: Path, options: Options, observe: Observe = la
             crash.reached("backup-finished")
             whole = shelf.end(folder, made)
         shelf.remove_halves()
-        removed = shelf.keep(options.keep) if options.keep is not None else []
+        removed = shelf.keep(options.keep, whole) if options.keep is not None else []
         return Taken(whole, made, writer.copied_bytes, writer.taken_over_bytes, removed)
 
 
@@ -270,19 +271,26 @@ def _copy_datacenter(job: _Job, datacenter: str) -> None:
         _copy_logs(job, mine, None)
         return
     keeper = keepers[0]
+    chroots = sorted({_chroot_of(each) for each in of_kind(mine, BrokerConfiguration)})
     with trees.session_of(keeper, job.writer.folder / _SCRATCH, job.site.home) as session:
-        first = trees.read_tree(session)
-        _copy_logs(job, mine, trees.topic_ids(first))
-        tree = trees.joined(first, trees.read_tree(session))
+        first = trees.read_tree(session, chroots=chroots)
+        _copy_logs(job, mine, first)
+        tree = trees.joined(first, trees.read_tree(session, chroots=chroots))
     job.writer.put(f"{keeper.name}/{trees.TREE}", trees.encode(tree))
     job.add(keeper, data_below(job.site.home, keeper.unit), {"nodes": len(tree)})
     job.observe(f"{keeper.name}  {len(tree):,} nodes")
 
 
-def _copy_logs(job: _Job, units: Sequence[HomeUnit], topics: dict[str, str] | None) -> None:
+def _chroot_of(broker: HomeUnit) -> str:
+    assert isinstance(broker.configuration, BrokerConfiguration)
+    return trees.chroot_in(broker.configuration.zookeeper)
+
+
+def _copy_logs(job: _Job, units: Sequence[HomeUnit], tree: Sequence[TreeNode] | None) -> None:
     brokers = [each for each in of_kind(units, BrokerConfiguration) if each.directory.exists()]
     ends = logs.flushed_ends(brokers)
     for broker in brokers:
+        topics = None if tree is None else trees.topics_of(tree, _chroot_of(broker))
         copied = logs.copy_broker(broker, ends, topics, job.writer, job.observe)
         job.problems += copied.problems
         job.notes += copied.notes

@@ -1,7 +1,8 @@
 """The tree of a datacenter's ZooKeeper: in a backup a file of JSON lines, one for each persistent node.
 
 Owns that file's format, and how two reads of one ZooKeeper become the tree that fits the logs in between:
-what must not be ahead of the logs is of the first read, what must not be behind them is of the second.
+what must not be ahead of the logs is of the first read, what must not be behind them is of the second. A
+ZooKeeper may have several clusters, each below a *chroot*, such as `/east`, or "" for the whole tree.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from headrace.agent.configuration import ZooKeeperConfiguration
 from headrace.backup import servers
@@ -27,10 +28,21 @@ from headrace.coordination.tree import TreeNode, read_tree
 TREE: Final = "tree.jsonl"
 LINE_MAX_BYTES: Final = 4 << 20
 CALL_TIMEOUT_S: Final = 30.0
+LEADER_EPOCHS_SKIPPED: Final = 100_000
+"""Reigns that may have begun after the backup: none of their numbers is given to another leader."""
+LEADER_EPOCH_MAX: Final = 2**31 - 1
 # What ZooKeeper itself refuses in a path (PathUtils.validatePath).
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
+_STATE: Final = re.compile(rf"(?:/.+)?{znodes.TOPICS}/[^/]+/partitions/[0-9]+/state")
 # What logs refer to: a schema that an event names, an id that a producer wrote with.
 _OF_SECOND_READ: Final = (znodes.REGISTRY, znodes.PRODUCER_ID_BLOCK)
+
+
+class Topic(NamedTuple):
+    """A topic in a tree: its id, and the numbers of its partitions."""
+
+    topic_id: str
+    partitions: frozenset[int]
 
 
 @contextmanager
@@ -58,17 +70,52 @@ def session_of(unit: HomeUnit, scratch: Path, home: Path) -> Iterator[ZooKeeperS
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def topic_ids(nodes: Iterable[TreeNode]) -> dict[str, str]:
-    """Returns the ids of the topics of a tree, by name; topics whose node is damaged are left out."""
+def chroot_in(hosts: str) -> str:
+    """Returns the chroot of the option `zookeeper` of a unit."""
+    path = hosts.partition("/")[2].strip("/")
+    return f"/{path}" if path else ""
+
+
+def chroots_in(nodes: Iterable[TreeNode]) -> list[str]:
+    """Returns the chroots below which a tree has topics."""
+    return [node.path.removesuffix(znodes.TOPICS) for node in nodes if node.path.endswith(znodes.TOPICS)]
+
+
+def topics_of(nodes: Iterable[TreeNode], chroot: str) -> dict[str, Topic]:
+    """Returns the topics of a cluster, by name; those whose node is damaged are left out."""
     found = {}
     for node in nodes:
         parent, _, name = node.path.rpartition("/")
-        if parent == znodes.TOPICS:
+        if parent == chroot + znodes.TOPICS:
             try:
-                found[name] = str(json.loads(node.data)["topic_id"])
+                values = json.loads(node.data)
+                found[name] = Topic(str(values["topic_id"]), frozenset(map(int, values["partitions"])))
             except (ValueError, KeyError, TypeError):
                 continue
     return found
+
+
+def in_later_epochs(nodes: Iterable[TreeNode]) -> list[TreeNode]:
+    """Returns the nodes with each partition's leader epoch raised by `LEADER_EPOCHS_SKIPPED`.
+
+    An address and a leader epoch name one batch for ever. Mirrors' copies, other hosts' replicas, and logs
+    that were copied after the tree may have batches of reigns that began after it: a leader of the restored
+    site that reigned by such a number again would write others under their names.
+    """
+    return [
+        node._replace(data=_in_later_epoch(node.data)) if _STATE.fullmatch(node.path) else node
+        for node in nodes
+    ]
+
+
+def _in_later_epoch(data: bytes) -> bytes:
+    try:
+        values = json.loads(data)
+        later = int(values["leader_epoch"]) + LEADER_EPOCHS_SKIPPED
+    except UNREADABLE:
+        return data  # damaged: the brokers say so
+    values["leader_epoch"] = min(later, LEADER_EPOCH_MAX)
+    return json.dumps(values, separators=(",", ":"), sort_keys=True).encode()
 
 
 def joined(first: Iterable[TreeNode], second: Iterable[TreeNode]) -> list[TreeNode]:
@@ -76,12 +123,17 @@ def joined(first: Iterable[TreeNode], second: Iterable[TreeNode]) -> list[TreeNo
     block of producer ids are those of the second.
     """
     first, second = list(first), list(second)
-    later = topic_ids(second)
-    gone = [name for name, topic_id in topic_ids(first).items() if later.get(name) != topic_id]
-    left_out = [path for name in gone for path in (znodes.topic(name), znodes.topic_config(name))]
-    kept = {node.path: node for node in first if not _is_below(node.path, (*_OF_SECOND_READ, *left_out))}
+    chroots = {"", *chroots_in(first), *chroots_in(second)}
+    of_second = [chroot + path for chroot in chroots for path in _OF_SECOND_READ]
+    left_out: list[str] = []
+    for chroot in chroots:
+        later = {name: topic.topic_id for name, topic in topics_of(second, chroot).items()}
+        for name, topic in topics_of(first, chroot).items():
+            if later.get(name) != topic.topic_id:
+                left_out += (chroot + znodes.topic(name), chroot + znodes.topic_config(name))
+    kept = {node.path: node for node in first if not _is_below(node.path, (*of_second, *left_out))}
     for node in second:
-        if _is_below(node.path, _OF_SECOND_READ):
+        if _is_below(node.path, of_second):
             kept[node.path] = node
     parents = {node.path: node for node in second}
     for path in list(kept):
@@ -139,4 +191,16 @@ def decode(path: Path) -> list[TreeNode]:
     return found
 
 
-__all__ = ["TREE", "decode", "encode", "joined", "read_tree", "session_of", "topic_ids"]
+__all__ = [
+    "TREE",
+    "Topic",
+    "chroot_in",
+    "chroots_in",
+    "decode",
+    "encode",
+    "in_later_epochs",
+    "joined",
+    "read_tree",
+    "session_of",
+    "topics_of",
+]

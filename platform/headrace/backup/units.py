@@ -32,11 +32,14 @@ DATA: Final = "data"
 
 @dataclass(frozen=True)
 class HomeUnit:
-    """A unit of the home: what it is, and whether it runs now. `pid` None: it does not."""
+    """A unit of the home: what it is, and whether it runs now. `pid` None: it does not. `is_restarting`: it
+    ends again and again, and will be started the next moment.
+    """
 
     unit: Unit
     pid: int | None
     problem: str | None
+    is_restarting: bool = False
 
     @property
     def name(self) -> str:
@@ -55,6 +58,12 @@ class HomeUnit:
         """Whether its data is asked for, instead of read from its files. Raises `UnitUnreachableError` if it
         runs and does not answer.
         """
+        if self.is_restarting:
+            raise UnitUnreachableError(
+                f"unit {self.name} ends again and again, and is started each time: its files would change "
+                "while they are copied. Mend it (`headrace logs` says what is wrong), or stop it with "
+                "`headrace down`; then repeat"
+            )
         if self.pid is None:
             return False
         if self.problem is not None:
@@ -67,7 +76,8 @@ class HomeUnit:
 
 
 def units_in(site: Site) -> list[HomeUnit]:
-    """Returns all units of the home."""
+    """Returns all units of the home. Those that `headrace status` shows in state BACKOFF wait for their next
+    start."""
     host = Host.here(site.home)
     reports = unit_reports(site, agent_max_s=REQUEST_TIMEOUT_S)
     return [_home_unit(report, host) for report in reports]
@@ -75,7 +85,8 @@ def units_in(site: Site) -> list[HomeUnit]:
 
 def _home_unit(report: UnitReport, host: Host) -> HomeUnit:
     configuration = parse_configuration(report.name, dict(report.configuration))
-    return HomeUnit(unit_of(report.name, configuration, host), report.pid or None, report.problem)
+    unit = unit_of(report.name, configuration, host)
+    return HomeUnit(unit, report.pid or None, report.problem, report.state == "BACKOFF")
 
 
 def of_kind(units: Iterable[HomeUnit], kind: type[Configuration]) -> list[HomeUnit]:

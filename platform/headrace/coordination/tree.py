@@ -3,12 +3,12 @@
 Owns the order in which they are written: that of their transaction ids. Readers compare these ids (an offset
 that is older than its topic belongs to a deleted one, an offset and its metadata were written together), so a
 copy keeps which node is older, and which were written at once. Knows no path's meaning, except
-`/brokers/topics`, whose version tells whether a topic changed while the tree was read.
+`/brokers/topics` of each cluster, whose version tells whether a topic changed while the tree was read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -31,22 +31,25 @@ class TreeNode(NamedTuple):
     modified_zxid: int
 
 
-def read_tree(session: ZooKeeperSession, root: str = "/") -> list[TreeNode]:
+def read_tree(
+    session: ZooKeeperSession, root: str = "/", *, chroots: Sequence[str] = ("",)
+) -> list[TreeNode]:
     """Returns the persistent nodes at and below `root`, parents first; nothing if there is no such node.
 
-    No topic is read half: the read is repeated while one was created, changed or deleted. Everything else may
-    have changed during the read. Raises `CoordinationError`.
+    No topic of the clusters at `chroots` ("" or a path such as "/east") is read half: the read is repeated
+    while one was created, changed or deleted. Everything else may have changed during the read. Raises
+    `CoordinationError`.
     """
     for _ in range(READS_MAX):
-        before = _topics_version(session)
+        before = [_topics_version(session, chroot) for chroot in chroots]
         nodes = _read(session, root)
-        if _topics_version(session) == before:
+        if [_topics_version(session, chroot) for chroot in chroots] == before:
             return nodes
     raise CoordinationError(f"topics were created or deleted during {READS_MAX} reads of ZooKeeper; repeat")
 
 
-def _topics_version(session: ZooKeeperSession) -> tuple[int, int] | None:
-    stat = session.exists(znodes.TOPICS)
+def _topics_version(session: ZooKeeperSession, chroot: str) -> tuple[int, int] | None:
+    stat = session.exists(chroot + znodes.TOPICS)
     return None if stat is None else (stat.created_zxid, stat.version)
 
 
