@@ -256,6 +256,20 @@ def test_a_restart_goes_from_unit_to_unit(site: Site, pair: tuple[Unit, Unit]) -
     assert Supervisor(site.home).states()["second"].pid == after["second"].pid
 
 
+def test_a_restart_stops_when_a_unit_that_came_back_ends(site: Site, pair: tuple[Unit, Unit]) -> None:
+    operate.up(site, units=pair)
+    before = Supervisor(site.home).states()["first"].pid
+
+    def end(name: str) -> None:
+        (site.home / f"{name}.broken").touch()
+        os.kill(Supervisor(site.home).states()[name].pid, signal.SIGKILL)
+        eventually(lambda: Supervisor(site.home).states()[name].state == "BACKOFF")
+
+    with pytest.raises(SiteError, match="second was ready after its restart, .*; not restarted: first"):
+        operate.restart(site, ["second", "first"], end)
+    assert Supervisor(site.home).states()["first"].pid == before
+
+
 def test_a_unit_that_is_no_longer_wanted_is_stopped(site: Site, pair: tuple[Unit, Unit]) -> None:
     operate.up(site, units=pair)
     before = Supervisor(site.home).states()
@@ -304,7 +318,7 @@ def test_up_and_its_units_do_not_keep_the_callers_pipes_open(site: Site, pair: t
 def test_up_is_refused_while_another_runs(site: Site, pair: tuple[Unit, Unit]) -> None:
     with (site.home / "fleet.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(SiteError, match="another `headrace up` or `down` is running"):
+        with pytest.raises(SiteError, match="another `headrace up`, `down`, .* is running"):
             operate.up(site, units=pair)
 
 

@@ -2,13 +2,15 @@
 
 Owns the steps: all digests first; then everything into `<home>/restoring/`; then, once that is whole and
 durable, each part to its place by a rename. A home with that folder is half restored: `headrace up` refuses
-it, and a repeat of the restore completes it.
+it, and a repeat of the restore completes it. One restore at a time works on a home, and no other command
+starts or stops it meanwhile.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,18 +24,20 @@ from headrace.backup.verifying import check_all, open_inside
 from headrace.coordination.producer_ids import skip_ids
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.tree import write_tree
+from headrace.fleet.home_lock import LOCK, locked
 from headrace.log.files import replace_file, sync_directory
 
 NEW: Final = "new"
 COMPLETE: Final = "complete"
 IMPORTS: Final = "imports"
 CONTEXTS: Final = "contexts"
+DONE_PREFIX: Final = ".restored-"
 PRODUCER_IDS_SKIPPED: Final = 1_000_000_000
 """Ids that the lost ZooKeeper may have allocated after the backup: none of them is given to another
 producer.
 """
 # What a home may hold that is not data: programs, and logs of programs.
-HARMLESS: Final = frozenset({"jars", "logs", "fleet.lock", "run"})
+HARMLESS: Final = frozenset({"jars", "logs", LOCK, "run"})
 SIZE_SPARE_PART: Final = 20
 """A twentieth more than the files have is needed: what file systems and servers add."""
 
@@ -51,8 +55,17 @@ class Restored(NamedTuple):
 def restore(
     folder: Path, home: Path, *, bytes_per_second: int | None = None, observe: Observe = lambda line: None
 ) -> Restored:
-    """Makes `home` of the backup in `folder`. Raises `BackupError`, `OSError`."""
+    """Makes `home` of the backup in `folder`. Raises `BackupError`, `SiteError`, `OSError`."""
     home = home.absolute()
+    if not (home / RESTORING).exists():
+        _check_empty(home)
+        load(folder)
+    home.mkdir(parents=True, exist_ok=True)
+    with locked(home):
+        return _restore(folder, home, bytes_per_second, observe)
+
+
+def _restore(folder: Path, home: Path, bytes_per_second: int | None, observe: Observe) -> Restored:
     staging = home / RESTORING
     if (staging / COMPLETE).exists():
         made = _check_same(folder, staging)
@@ -165,14 +178,14 @@ def _import(piece: Piece, staging: Path, home: Path, observe: Observe) -> None:
     source = staging / IMPORTS / piece.name
     directory = staging / NEW / piece.data
     if piece.kind == "zookeeper":
-        nodes = trees.decode(source / trees.TREE)
+        nodes = trees.in_later_epochs(trees.decode(source / trees.TREE))
         observe(f"writing {len(nodes):,} nodes of {piece.name}")
-        with (
-            servers.zookeeper(directory, home) as address,
-            ZooKeeperSession(address, name="restore") as session,
-        ):
-            write_tree(session, nodes)
-            skip_ids(session, PRODUCER_IDS_SKIPPED)
+        with servers.zookeeper(directory, home) as address:
+            with ZooKeeperSession(address, name="restore") as session:
+                write_tree(session, nodes)
+            for chroot in sorted({"", *trees.chroots_in(nodes)}):
+                with ZooKeeperSession(address + chroot, name="restore") as session:
+                    skip_ids(session, PRODUCER_IDS_SKIPPED)
     elif piece.kind == "hdfs" and source.exists():
         observe(f"writing the files of {piece.name}")
         with servers.hdfs(directory, home) as url:
@@ -205,10 +218,11 @@ def _move_all(home: Path, staging: Path) -> None:
             path.rename(home / path.name)
             sync_directory(home)
             crash.reached("restore-moved-one")
-    shutil.rmtree(new, ignore_errors=True)
-    (staging / COMPLETE).unlink()
-    staging.rmdir()
+    # Its name goes in one step: `restoring` without its mark would keep a whole home from being started.
+    done = Path(tempfile.mkdtemp(prefix=DONE_PREFIX, dir=home))
+    staging.rename(done)
     sync_directory(home)
+    shutil.rmtree(done, ignore_errors=True)
 
 
 def _notes(made: Manifest, home: Path) -> list[str]:

@@ -6,7 +6,6 @@ each unit; `agent.local` finds or starts the agent.
 
 from __future__ import annotations
 
-import fcntl
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +32,7 @@ from headrace.agent.report import ChangeOutcome, UnitReport
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.unit import Unit, levels
 from headrace.fleet.foreign import MADE_BY, ForeignUnit, ForeignUnitsError, foreign_units
+from headrace.fleet.home_lock import locked
 from headrace.fleet.units import units_of
 from headrace.fleet.waiting import Waiting, start_all
 from headrace.site.errors import SiteError
@@ -83,7 +83,7 @@ def up(
     """
     units = units_of(site) if units is None else units
     site.home.mkdir(parents=True, exist_ok=True)
-    with _locked(site.home), ensure_agent(site.home, site.agent_address, made_by=MADE_BY) as agent:
+    with locked(site.home), ensure_agent(site.home, site.agent_address, made_by=MADE_BY) as agent:
         permit(AgentHome(site.home).permitted, (unit.configuration for unit in units))
         try:
             unchanged = _delete_unwanted(agent, units, may_change)
@@ -114,7 +114,7 @@ def prepared(site: Site, units: Sequence[Unit]) -> Iterator[AgentClient]:
     Raises `AddressTakenError` if a process outside this site holds an address that a unit needs.
     """
     site.home.mkdir(parents=True, exist_ok=True)
-    with _locked(site.home), ensure_agent(site.home, site.agent_address) as agent:
+    with locked(site.home), ensure_agent(site.home, site.agent_address) as agent:
         permit(AgentHome(site.home).permitted, (unit.configuration for unit in units))
         try:
             reports = agent.units(with_drift=False)
@@ -227,7 +227,7 @@ def down(
     units = units_of(site) if units is None else units
     if not site.home.exists():
         return False
-    with _locked(site.home):
+    with locked(site.home):
         was_running = _stop(site, units, observe, tell_foreign)
         orphans = end_units_left_in(site.home)
     return was_running or bool(orphans)
@@ -289,7 +289,7 @@ def _stop_without_agent(site: Site, units: Sequence[Unit], observe: Observer) ->
         # This loop ends: supervisord kills processes that exceed their stop timeout.
         while stopping:
             states = supervisor.states()
-            still = [unit for unit in stopping if states[unit.name].pid]
+            still = [unit for unit in stopping if unit.name in states and states[unit.name].pid]
             for unit in stopping:
                 if unit not in still:
                     observe(unit, "stopped")
@@ -310,7 +310,8 @@ def restart(
     """Restarts units one after another; by default all of the agent's, in the order of their requirements.
 
     Calls `observe` with the name of each unit that is ready again. Raises `SiteError` if a unit is not ready
-    at the beginning, and `AgentRefusedError` if one does not come back; units after it are not restarted.
+    at the beginning, and `AgentRefusedError` if one does not come back, or does not stay; units after it are
+    not restarted.
     """
     agent = find_agent(site.home)
     if agent is None:
@@ -320,7 +321,7 @@ def restart(
                 "them over, and starts those again that nobody supervises"
             )
         raise SiteError(f"nothing runs in {site.home}; start the site with `headrace up`")
-    with _locked(site.home), agent:
+    with locked(site.home), agent:
         if names is None:
             order = {unit.name: number for number, unit in enumerate(units_of(site))}
             known = [report.name for report in agent.units(with_drift=False)]
@@ -331,18 +332,13 @@ def restart(
                     f"unit {report.name} is not ready ({report.problem}), so no unit was restarted; "
                     "fix it first"
                 )
-        for name in names:
+        for number, name in enumerate(names):
+            # One that ended a moment after it was ready: the next one has what is wrong with it, too.
+            for report in agent.units(names[:number], with_drift=False):
+                if not report.is_ready:
+                    raise SiteError(
+                        f"unit {report.name} was ready after its restart, and is not any more "
+                        f"({report.problem}); not restarted: {', '.join(names[number:])}"
+                    )
             agent.roll([name], wait_s=wait_s)
             observe(name)
-
-
-@contextmanager
-def _locked(home: Path) -> Iterator[None]:
-    with (home / "fleet.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise SiteError(
-                f"another `headrace up` or `down` is running in {home}; wait until it has ended"
-            ) from error
-        yield
