@@ -265,7 +265,7 @@ def test_a_restart_stops_when_a_unit_that_came_back_ends(site: Site, pair: tuple
         os.kill(Supervisor(site.home).states()[name].pid, signal.SIGKILL)
         eventually(lambda: Supervisor(site.home).states()[name].state == "BACKOFF")
 
-    with pytest.raises(SiteError, match="second was ready after its restart, .*; not restarted: first"):
+    with pytest.raises(SiteError, match=r"second was ready after its restart, .*; not restarted: first"):
         operate.restart(site, ["second", "first"], end)
     assert Supervisor(site.home).states()["first"].pid == before
 
@@ -318,7 +318,7 @@ def test_up_and_its_units_do_not_keep_the_callers_pipes_open(site: Site, pair: t
 def test_up_is_refused_while_another_runs(site: Site, pair: tuple[Unit, Unit]) -> None:
     with (site.home / "fleet.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(SiteError, match="another `headrace up`, `down`, .* is running"):
+        with pytest.raises(SiteError, match=r"another `headrace up`, `down`, .* is running"):
             operate.up(site, units=pair)
 
 

@@ -57,8 +57,8 @@ def holds(path: Path, text: str) -> bool:
 
 
 def write_durably(path: Path, text: str, *, is_durable: bool = True) -> None:
-    """Replaces a file, so that a crash leaves the old text or the new one. A crash of the machine may leave an
-    empty file without `is_durable`, which is for files that are made again.
+    """Replaces a file, so that a crash leaves the old text or the new one. A crash of the machine may leave
+    an empty file if not `is_durable`, which is for files that are made again.
 
     Only this user can read it: it may hold a password. Raises `DiskFullError` if there is no room, even in
     the agent's reserve, and `OSError`.
