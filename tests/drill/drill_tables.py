@@ -76,6 +76,9 @@ class FolderHdfs(HdfsClient):
         self.at(source).rename(self.at(target))
         return True
 
+    def delete_empty(self, path: str) -> bool:
+        return not self.entries(path) and self.delete(path)
+
     def delete(self, path: str) -> bool:
         file = self.at(path)
         if file.is_dir():

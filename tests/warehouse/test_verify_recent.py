@@ -8,6 +8,7 @@ import random
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +16,7 @@ import pytest
 
 from drill.drill_tables import HOUR, TOPIC, FolderHdfs, Table, load
 from headrace.audit.topic.said_of_tables import PROBLEMS_PER_RECORD_MAX, RECENT, VerifiedRecord
-from headrace.warehouse import commitlog, completing, crash
+from headrace.warehouse import commitlog, completing, crash, refill
 from headrace.warehouse.change import TopicTable
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.counting import NotParquetError, count_file
@@ -217,6 +218,37 @@ def test_nothing_is_lost_of_a_change_that_was_interrupted_behind_its_commit(
     assert verify_topic(table).problems == (problem, f"{other} is missing (20 rows)")
     table.log.complete_all(None)
     assert verify_topic(table).problems == (f"{other} is missing (20 rows)",)
+
+
+def test_a_file_that_goes_while_it_is_to_be_read_ends_no_verification(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As beside a compaction, which takes the files that it has merged."""
+    table = table_of(tmp_path)
+    [[first, second], _] = table.log.state().hours().values()
+    read, gone = FolderHdfs.read, iter([first.path])
+
+    def beside(self: FolderHdfs, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
+        if path in (first.path, second.path):
+            for each in gone:
+                self.delete(each)
+        return read(self, path, offset=offset, length=length)
+
+    monkeypatch.setattr(FolderHdfs, "read", beside)
+    found = verify_topic(table)
+    assert (found.files, found.problems) == (3, (f"{first.path} is missing (20 rows)",))
+
+
+def test_a_refill_brings_nothing_of_an_hour_that_retention_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it would be missing: the audit would be told of its rows a second time."""
+    monkeypatch.setattr(refill, "BROKER_TIMEOUT_S", 0.1)
+    table = table_of(tmp_path)
+    retain_topic(replace(table, clock_ms=lambda: HOUR + 2 * HOUR_MS), keep_ms=HOUR_MS)
+    [found] = refill.refill_topic(cast(Any, None), table, [HOUR])
+    assert found.problem == "retention has deleted rows of 2015-05-17T11: none is brought again"
+    assert (found.sequence, table.log.state().sequence) == (None, 2)
 
 
 def test_every_hour_has_a_turn_within_a_week(tmp_path: Path) -> None:

@@ -135,8 +135,12 @@ def refill_topic(
 
 
 def _refill(spark: "SparkSession", table: TopicTable, hour_ms: int, subject: str) -> RefillResult:
-    state = table.log.state()
-    hour = _hour(table, state, hour_ms)
+    state, manifests = table.log.state(), table.log.manifests()
+    if _is_retained(table, manifests, hour_ms):
+        # All that was deleted would be missing, and be reported a second time.
+        gone = f"retention has deleted rows of {hour_name(hour_ms)}: none is brought again"
+        return RefillResult(table.topic, hour_ms, problem=gone)
+    hour = _hour(table, state, manifests, hour_ms)
     if not hour.ranges:
         gone = f"the log no longer holds the addresses that {hour_name(hour_ms)} was loaded from"
         return RefillResult(table.topic, hour_ms, problem=gone if hour.unsound else "")
@@ -179,13 +183,19 @@ def _refill(spark: "SparkSession", table: TopicTable, hour_ms: int, subject: str
     return RefillResult(table.topic, hour_ms, manifest.sequence, rows, removed, "", manifest.hours())
 
 
-def _hour(table: TopicTable, state: TableState, hour_ms: int) -> _Hour:
+def _is_retained(table: TopicTable, manifests: Iterable[Manifest], hour_ms: int) -> bool:
+    """Whether a retention has deleted files of an hour."""
+    deleted = (path for manifest in manifests if manifest.kind == "retain" for path in manifest.removed)
+    return any(table.paths.hour_of(path) == hour_ms for path in deleted)
+
+
+def _hour(table: TopicTable, state: TableState, manifests: Iterable[Manifest], hour_ms: int) -> _Hour:
     unsound = tuple(file for file, _ in unsound_files(table, state, hour_ms))
     wrong = {file.path for file in unsound}
     files = state.hours().get(hour_ms, [])
     sound = {file.path: file.size_bytes for file in files if file.path not in wrong}
     spans: dict[int, tuple[int, int]] = {}
-    for manifest in table.log.manifests():
+    for manifest in manifests:
         if manifest.kind == "load" and _may_have(manifest, hour_ms):
             for loaded in manifest.ranges:
                 low, high = spans.get(loaded.partition, (loaded.from_address, loaded.to_address))

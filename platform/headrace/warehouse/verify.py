@@ -32,6 +32,7 @@ from headrace.warehouse.counting import (
     may_repeat,
 )
 from headrace.warehouse.doubles import Doubles, find_doubles
+from headrace.warehouse.hdfs.errors import HdfsMissingError
 from headrace.warehouse.layout import HOUR_MS, hour_name
 from headrace.warehouse.manifest import DataFile, Manifest, TableState
 from headrace.warehouse.seal_checks import problems_of_seals
@@ -81,6 +82,17 @@ def verify_topic(
 
     `suspects`: hours (ms) that a recent verification reads, too.
     """
+    hours = set(suspects)
+    for _ in range(LISTINGS_MAX - 1):
+        try:
+            return _verified(table, audit_store, checked, hours)
+        except HdfsMissingError:
+            # A compaction, or somebody, took a file between its listing and its reading.
+            continue
+    return _verified(table, audit_store, checked, hours)
+
+
+def _verified(table: TopicTable, audit_store: str | None, checked: str, suspects: set[int]) -> VerifyResult:
     log = table.log
     if broken := log.broken_links():
         # Nothing that such a log says can be compared with anything.
@@ -94,7 +106,7 @@ def verify_topic(
         problems.append(problem)
     hours = None
     if checked == RECENT:
-        hours = recent_hours(state, manifests, table.clock_ms()) | {*suspects}
+        hours = recent_hours(state, manifests, table.clock_ms()) | suspects
     moving = _moving(table, incomplete, present)
     state = replace(state, files={path: file for path, file in state.files.items() if path not in moving})
     present = {path: size_bytes for path, size_bytes in present.items() if path not in moving}
