@@ -54,6 +54,23 @@ def test_files_hold_every_row_and_a_task_holds_a_bounded_size(monkeypatch: pytes
     assert found == {hour: [n for n in range(5_000) if n % 50 % 7 == hour] for hour in range(7)}
 
 
+def test_late_events_keep_nothing_else_of_their_batches_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hourly, "ROW_GROUP_SIZE_BYTES", 100_000)
+    stored: dict[int, Any] = {}
+    files = HourlyFiles(SCHEMA, "{}", lambda hour, _, data: stored.update({hour: data}))
+    batch, hours = rows_of(list(range(500))), np.zeros(500, np.int32)
+    hours[-1] = 1
+    for _ in range(50):
+        files.append(batch.take(pa.array(range(500))), hours)
+    late = files._open[1]
+    kept_bytes = sum(each.get_total_buffer_size() for each in late._rows)
+    assert kept_bytes < 4 * late.held_bytes
+    files.close()
+    rows = pq.read_table(pa.BufferReader(stored[1]))
+    assert rows.column("n").to_pylist() == [499] * 50
+    assert rows.column("header").to_pylist() == [batch.column("header")[499].as_py()] * 50
+
+
 def test_events_of_all_hours_open_no_more_files_than_a_task_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hourly, "HOURS_OPEN_MAX", 20)
     stored: list[tuple[int, int, Any]] = []

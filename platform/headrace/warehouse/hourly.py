@@ -22,6 +22,10 @@ HOURS_OPEN_MAX: Final = 2_000
 """Files that are open at once, each of which takes 15 kB beside its rows; above it, the smaller half of them
 is ended. A client may write events of a million hours.
 """
+KEPT_SHARE_MAX: Final = 2
+"""The rows of an hour are a part of their batch, and keep all of it in memory. Where the batch is more than
+so many times as large, they are copied: each batch may have a late event.
+"""
 COMPRESSION: Final = "zstd"
 COMPRESSION_LEVEL: Final = 3
 """The level of Spark's own Parquet writer."""
@@ -97,6 +101,8 @@ class _HourlyFile:
         return self._rows_bytes + self.written_bytes
 
     def append(self, rows: pa.RecordBatch) -> None:
+        if rows.get_total_buffer_size() > KEPT_SHARE_MAX * rows.nbytes:
+            rows = rows.take(pa.array(np.arange(rows.num_rows)))
         self._rows.append(rows)
         self._rows_bytes += rows.nbytes
         if self._rows_bytes >= ROW_GROUP_SIZE_BYTES:
