@@ -9,10 +9,14 @@ from typing import cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
 
-from headrace.warehouse.source.errors import OptionError
+from headrace.warehouse.source import stream
+from headrace.warehouse.source.errors import DataLossError, OptionError
 from headrace.warehouse.source.examining import Batch
 from headrace.warehouse.source.lag import lag_bytes
+from headrace.warehouse.source.options import SourceOptions
 from headrace.warehouse.source.plain_errors import plain_errors
 from headrace.warehouse.source.ranges import Range
 from headrace.warehouse.source.record_limit import Batches, ends_within
@@ -72,6 +76,30 @@ def test_a_limit_of_records_is_kept_and_everything_is_read(one: Log, other: Log,
 def test_shares_follow_what_is_left() -> None:
     logs = {A: [(1, 10)] * 90, B: [(1, 10)] * 10}
     assert ends_within({A: 0, B: 0}, {A: 900, B: 100}, 20, reading(logs)) == {A: 180, B: 20}
+
+
+@pytest.mark.parametrize(
+    ("ends", "fails", "found"),
+    [
+        ([100, 700], True, 700),
+        ([100] * 1_000, True, None),
+        ([100] * 1_000, False, 500),
+    ],
+)
+def test_a_topic_that_was_made_again_ends_a_stream_and_a_new_leader_does_not(
+    monkeypatch: pytest.MonkeyPatch, ends: list[int], fails: bool, found: int | None
+) -> None:
+    """Its records up to the place that the stream had reached would be passed over without a word."""
+    monkeypatch.setattr(stream, "RETRY_PAUSE_MS", 1)
+    options = SourceOptions(("x:1",), request_timeout_ms=20, fail_on_data_loss=fails)
+    reader, shown = stream.StreamReader(options, StructType([])), iter(ends)
+    monkeypatch.setattr(reader, "_latest", lambda: {A: next(shown)})
+    start = stream.to_json({A: 500})
+    if found is None:
+        with pytest.raises(DataLossError, match=r"OFFSET_CHANGED.*t-0 offset was changed from 500 to 100"):
+            reader.latestOffset(start, ReadAllAvailable())
+    else:
+        assert reader.latestOffset(start, ReadAllAvailable()) == stream.to_json({A: found})
 
 
 def test_the_lag_of_a_query() -> None:

@@ -4,6 +4,7 @@ Owns the offsets of a stream. Spark keeps them in the query's checkpoint, in the
 `{"topic": {"0": 23}}`.
 """
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from headrace.warehouse.source.errors import DataLossError
-from headrace.warehouse.source.options import EARLIEST, LATEST, Partition, SourceOptions
+from headrace.warehouse.source.options import EARLIEST, LATEST, RETRY_PAUSE_MS, Partition, SourceOptions
 from headrace.warehouse.source.plain_errors import plain_errors
 from headrace.warehouse.source.ranges import Range
 from headrace.warehouse.source.reader import RangeTask, plan_tasks, read_range
@@ -60,6 +61,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             latest = self._latest() if self._available is None else self._available
             begin = self._with_new_partitions(from_json(start), latest)
             self._check_none_deleted(begin, latest)
+            latest = self._none_behind(begin, latest)
             end = {partition: max(end, begin[partition]) for partition, end in latest.items()}
             if isinstance(limit, ReadMaxRows):
                 end = self._limited(begin, end)
@@ -123,6 +125,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         deleted = sorted(f"{topic}-{partition}" for topic, partition in start.keys() - latest.keys())
         if deleted and self.options.fail_on_data_loss:
             raise DataLossError("PARTITIONS_DELETED", f"Partitions {', '.join(deleted)} have been deleted.")
+
+    def _none_behind(
+        self, begin: Mapping[Partition, int], latest: dict[Partition, int]
+    ) -> dict[Partition, int]:
+        """Returns the ends of the logs once none is before the place that the stream has reached.
+
+        A new leader shows less until its followers have fetched. A log that stays behind is that of a topic
+        which was made again: the stream would pass over its first records. Raises `DataLossError`.
+        """
+        until_s = time.monotonic() + self.options.request_timeout_ms / 1000
+        while behind := sorted(each for each, end in latest.items() if end < begin[each]):
+            if not self.options.fail_on_data_loss:
+                break
+            if time.monotonic() >= until_s:
+                topic, partition = behind[0]
+                raise DataLossError(
+                    "PARTITION_OFFSET_CHANGED",
+                    f"Partition {topic}-{partition} offset was changed from {begin[behind[0]]} to "
+                    f"{latest[behind[0]]}.",
+                )
+            time.sleep(RETRY_PAUSE_MS / 1000)
+            shown = self._latest()
+            latest = {**latest, **{each: shown[each] for each in behind if each in shown}}
+        return latest
 
 
 def limited(
