@@ -2,24 +2,29 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.warehouse.source import columns
+from headrace.registry.client import SchemaRegistryClient
+from headrace.warehouse.source import avro, columns
 from headrace.warehouse.source.columns import END_MARK, record_batches
-from headrace.warehouse.source.errors import CorruptBatchesError, OptionError
+from headrace.warehouse.source.errors import CorruptBatchesError, OptionError, SourceError
 from headrace.warehouse.source.examining import Batch
-from headrace.warehouse.source.options import format_offsets, parse, parse_offsets
+from headrace.warehouse.source.options import SourceOptions, format_offsets, parse, parse_offsets
 from headrace.warehouse.source.ranges import Range, split
 from headrace.warehouse.source.stream import from_json, limited, to_json
 from headrace.wire.batch import read_header, readdress
 from headrace.wire.compression import Codec
 from headrace.wire.records import Record, encode_batch
 
+EMPTY_RECORD = '{"type": "record", "name": "E", "fields": []}'
 BOOTSTRAP = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 
 SCHEMA = pa.schema(
@@ -226,3 +231,34 @@ def test_a_stream_may_start_at_the_latest_offset_but_has_no_end() -> None:
 def test_offsets_in_sparks_json_round_trip() -> None:
     offsets = {("a", 0): 23, ("a", 1): -1, ("b", 0): -2}
     assert parse_offsets(format_offsets(offsets)) == offsets
+
+
+@pytest.mark.parametrize("fail_fast", [True, False])
+def test_a_registry_that_does_not_answer_makes_no_value_null(
+    monkeypatch: pytest.MonkeyPatch, fail_fast: bool
+) -> None:
+    client = partial(SchemaRegistryClient, retry_rounds=1, sleep=lambda _: None)
+    monkeypatch.setattr(avro, "SchemaRegistryClient", client)
+    options = SourceOptions(("x:1",), registry_url="http://127.0.0.1:1", fail_fast=fail_fast)
+    decode = avro.decoder(options, EMPTY_RECORD)
+    with pytest.raises(SourceError, match="no schema 7 for a value: "):
+        decode(b"\0\0\0\0\7", 5)
+
+
+def test_an_unknown_schema_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        return httpx.Response(404, json={"error_code": 40403, "message": "Schema not found"})
+
+    monkeypatch.setattr(
+        avro, "SchemaRegistryClient", partial(SchemaRegistryClient, transport=httpx.MockTransport(answer))
+    )
+    options = SourceOptions(("x:1",), registry_url="http://127.0.0.1:1", fail_fast=False)
+    decode = avro.decoder(options, EMPTY_RECORD)
+    assert [decode(b"\0\0\0\0\7", offset) for offset in range(3)] == [None] * 3
+    assert asked == ["/schemas/ids/7"]
+    strict = avro.decoder(replace(options, fail_fast=True), EMPTY_RECORD)
+    with pytest.raises(SourceError, match=r"the value at offset 5 can't be decoded .*Schema not found"):
+        strict(b"\0\0\0\0\7", 5)

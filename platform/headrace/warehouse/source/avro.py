@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 )
 
 from headrace.registry.client import SchemaRegistryClient
-from headrace.registry.errors import RegistryError
+from headrace.registry.errors import RegistryError, RegistryUnavailableError
 from headrace.registry.value_reading import ValueReader
 from headrace.warehouse.source.errors import SourceError
 from headrace.warehouse.source.options import SourceOptions
@@ -123,7 +123,22 @@ def decoder(options: SourceOptions, reader: str) -> Decode:
     assert options.registry_url is not None
     registry = SchemaRegistryClient(options.registry_url)
     reader_parsed = fastavro.parse_schema(_without_other_logical_types(json.loads(reader)))
-    writers: dict[int, ValueReader] = {}
+    writers: dict[int, ValueReader | str] = {}
+
+    def writer_of(schema_id: int) -> ValueReader:
+        if schema_id not in writers:
+            try:
+                text = json.loads(registry.get_by_id(schema_id))
+                writers[schema_id] = ValueReader(_without_other_logical_types(text), reader_parsed)
+            except RegistryUnavailableError as error:
+                # Nobody knows whether the value can be decoded: it is not read as null.
+                raise SourceError(f"no schema {schema_id} for a value: {error}") from error
+            except Exception as error:
+                writers[schema_id] = f"{type(error).__name__}: {error}"
+        found = writers[schema_id]
+        if isinstance(found, str):
+            raise ValueError(f"schema {schema_id}: {found}")
+        return found
 
     def decode(value: bytes | None, offset: int) -> Any:
         if value is None:
@@ -131,13 +146,12 @@ def decoder(options: SourceOptions, reader: str) -> Decode:
         try:
             if len(value) < FRAMING_SIZE_BYTES or value[0] != 0:
                 raise ValueError("the value has no schema id")
-            schema_id = int.from_bytes(value[1:FRAMING_SIZE_BYTES], "big")
-            if schema_id not in writers:
-                text = json.loads(registry.get_by_id(schema_id))
-                writers[schema_id] = ValueReader(_without_other_logical_types(text), reader_parsed)
-            record, left = writers[schema_id].read(value[FRAMING_SIZE_BYTES:])
+            writer = writer_of(int.from_bytes(value[1:FRAMING_SIZE_BYTES], "big"))
+            record, left = writer.read(value[FRAMING_SIZE_BYTES:])
             if left:
                 raise ValueError("bytes are left after the record")
+        except SourceError:
+            raise
         except Exception as error:
             # The decoder may raise any error for arbitrary bytes.
             if options.fail_fast:
