@@ -276,6 +276,23 @@ def test_times_outside_of_the_years_1_to_9999_are_refused(kind: str, data: st.Da
     assert [row["inner"]["at"] for row in rows] == [*values, None]
 
 
+@pytest.mark.parametrize("default", [2**63 - 1, -(2**63), 253_402_300_800_000, 1_000])
+def test_a_default_that_is_no_time_refuses_the_records_that_lack_it(default: int) -> None:
+    """Such as the largest number, which many write for "never"."""
+    writer = {"type": "record", "name": "Event", "fields": [{"name": "n", "type": "int"}]}
+    expires = {
+        "name": "expires",
+        "type": {"type": "long", "logicalType": "timestamp-millis"},
+        "default": default,
+    }
+    reader = {**writer, "fields": [*writer["fields"], expires]}
+    _, rows = decoded(reader, writer, [encoded(writer, {"n": 1})])
+    at = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+    assert rows == ([{"n": 1, "expires": at}] if default == 1_000 else [None])
+    _, rows = decoded(reader, reader, [encoded(reader, {"n": 1, "expires": at})])
+    assert rows == [{"n": 1, "expires": at}]
+
+
 PROMOTIONS = {
     "int": ["int", "long", "float", "double"],
     "long": ["long", "float", "double"],

@@ -21,6 +21,7 @@ from headrace.warehouse.types import LOGICAL, PLAIN
 CONSTANT_SIZE_MAX_BYTES: Final = 1024
 """A default value is copied into every row that lacks the field."""
 COLUMNS_MAX: Final = 500
+LONG_MAX: Final = (1 << 63) - 1
 
 # The types that the table's files have, without columns of nulls alone; Spark has no type for a time of day.
 _PLAIN: Final = {kind: each for kind, each in PLAIN.items() if kind != "null"}
@@ -314,7 +315,9 @@ class _Code:
             self.tables.append(int(np.float64(value).view(np.int64)))
             self.add(Op.CONSTANT_REAL, column, at)
         else:
-            self.add(Op.CONSTANT_INTEGER, column, int(value) * column.scale)
+            # A time beyond any number of a column is none that can be shown, so the decoder refuses its rows.
+            number = min(max(int(value) * column.scale, -LONG_MAX), LONG_MAX)
+            self.add(Op.CONSTANT_INTEGER, column, number)
 
     def _pooled(self, data: bytes) -> tuple[int, int]:
         at = len(self.pool)
