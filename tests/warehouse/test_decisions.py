@@ -2,12 +2,14 @@
 
 import functools
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fix_memory_hdfs import MemoryHdfs
 from headrace.registry.client import RegisteredSchema, SchemaConflictError
 from headrace.registry.errors import (
     SCHEMA_NOT_FOUND,
@@ -15,7 +17,7 @@ from headrace.registry.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
-from headrace.warehouse import by_datacenter, compact, schemas, tables
+from headrace.warehouse import api, by_datacenter, compact, job, schemas, tables
 from headrace.warehouse.by_datacenter import Share, for_each_source
 from headrace.warehouse.decode import ADDRESS_COLUMNS
 from headrace.warehouse.hdfs.errors import HdfsFullError, raised_in
@@ -47,6 +49,28 @@ from headrace.warehouse.tables import renames
 
 HOUR = 3_600_000
 PATHS = TopicPaths("/data", "t")
+
+
+@pytest.mark.parametrize("hours", ["-1", "nan", "inf", "1e300", "30d"])
+def test_a_job_refuses_ages_that_are_none(hours: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every hour is older than -1 hour: a retention would delete the whole table."""
+    options = ["--bootstrap", "x:1", "--registry-url", "x", "--hdfs-url", "x", "--webhdfs-url", "http://x"]
+    with pytest.raises(SystemExit) as ended:
+        job.main(["retain", "t", *options, f"--keep-hours={hours}"])
+    assert ended.value.code == 2
+    assert f"--keep-hours: '{hours}' is not a number of hours from 0 to" in capsys.readouterr().err
+
+
+def test_a_folder_of_somebody_beside_the_tables_ends_no_list_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each name of the list is opened as a table, by `headrace warehouse ls` and others."""
+    hdfs = MemoryHdfs()
+    for name in ("page-view", "_archive", "my notes", "a=1", "t"):
+        hdfs.makedirs(f"/data/{name}")
+    monkeypatch.setattr(api, "hdfs_of", lambda _: nullcontext(hdfs))
+    warehouse = WarehouseOptions("hdfs://x", "http://x", "x:1", "http://x")
+    found = api.list_tables(warehouse)
+    assert found == ["page-view", "t"]
+    assert [api.list_hours(warehouse, name) for name in found] == [[], []]
 
 
 def load(sequence: int, ranges: dict[int, tuple[int, int]], hour_ms: int = 0, **more: object) -> Manifest:

@@ -15,7 +15,7 @@ from headrace.warehouse.compact import CompactResult, compact_topic
 from headrace.warehouse.doubles import DedupeResult, Doubles, dedupe_topic_hour, find_doubles
 from headrace.warehouse.errors import known_error
 from headrace.warehouse.from_source import SourceLog, TakenResult, WantedRange, take_from_source
-from headrace.warehouse.layout import hour_name
+from headrace.warehouse.layout import can_be_table, hour_name
 from headrace.warehouse.loading import LoadResult, load_topic, plan_topic
 from headrace.warehouse.move import MoveResult, move_topic
 from headrace.warehouse.options import DEFAULT_DATACENTER, DEFAULT_ROOT, WarehouseOptions
@@ -262,10 +262,10 @@ def verify_topics(
 
 
 def list_tables(warehouse: WarehouseOptions) -> list[str]:
-    """Returns the topics that have a table, by name; readers ignore folders that begin with `_`."""
+    """Returns the topics that have a table, by name: other folders there are somebody's own."""
     with hdfs_of(warehouse) as hdfs:
         entries = hdfs.entries(warehouse.root)
-    return [entry.name for entry in entries if entry.is_dir and not entry.name.startswith("_")]
+    return [entry.name for entry in entries if entry.is_dir and can_be_table(entry.name)]
 
 
 def list_hours(warehouse: WarehouseOptions, topic: str) -> list[HourSummary]:

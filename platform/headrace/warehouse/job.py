@@ -32,6 +32,9 @@ from headrace.warehouse.session import SessionOnDemand
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+HOURS_MAX: Final = 10_000_000
+"""Of an age: a thousand years."""
+
 Run = Callable[[argparse.Namespace, WarehouseOptions], list[Any]]
 
 
@@ -170,10 +173,10 @@ def _parser() -> argparse.ArgumentParser:
         help="compact, refill: only this hour (2026-11-20T18)",
     )
     parser.add_argument(
-        "--grace-hours", type=float, default=0, help="compact: only hours that ended so long ago"
+        "--grace-hours", type=_hours, default=0, help="compact: only hours that ended so long ago"
     )
     parser.add_argument(
-        "--keep-hours", type=float, help="retain: delete hours older than this; by default none"
+        "--keep-hours", type=_hours, help="retain: delete hours older than this; by default none"
     )
     parser.add_argument(
         "--checked",
@@ -190,6 +193,16 @@ def _hour(text: str) -> int:
         return parse_hour(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _hours(text: str) -> float:
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = -1
+    if not 0 <= hours <= HOURS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of hours from 0 to {HOURS_MAX:,}")
+    return hours
 
 
 def _time(text: str) -> int:

@@ -30,7 +30,7 @@ DAY_MIN: Final = -719_162
 DAY_MAX: Final = 2_932_896
 """The same in days since the epoch."""
 
-_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SEQUENCE_DIGITS: Final = 20
 
 
@@ -38,11 +38,16 @@ class TopicNameError(ValueError):
     """The topic's name can't name a table of the warehouse."""
 
 
+def can_be_table(topic: str) -> bool:
+    """Whether a table of the warehouse can have this name."""
+    return bool(_TOPIC.fullmatch(topic)) and topic not in (".", "..") and not topic.startswith("_")
+
+
 class TopicPaths:
     """The paths of one topic in one warehouse. `root` is a path in HDFS, such as `/data`."""
 
     def __init__(self, root: str, topic: str) -> None:
-        if not _TOPIC.fullmatch(topic) or topic in (".", "..") or topic.startswith("_"):
+        if not can_be_table(topic):
             raise TopicNameError(
                 f"{topic!r} can't be a table of the warehouse: use letters, digits, '.', '_' and '-', "
                 "and don't begin with '_' (readers ignore such names)"
