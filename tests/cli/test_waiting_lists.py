@@ -1,4 +1,4 @@
-"""`--wait` of `headrace audit report` and `headrace warehouse ls`; docs/first-topic.md waits with both."""
+"""Options of `audit report` and `warehouse ls`: `--wait`, as in docs/first-topic.md, and `--root`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from fix_audit_world import received
 from fix_cli import Headrace, command_runner
+from headrace.audit.store.store import AuditStore
+from headrace.audit.topic.load_report import LoadedPartition, LoadReport
+from headrace.cli import warehouse as cli_warehouse
 from headrace.cli.errors import ExitCode
 from headrace.cli.warehouse import Span, is_sealed
+from headrace.tables import connect
+from headrace.warehouse import api
 from headrace.warehouse.api import HourSummary
 from headrace.warehouse.layout import HOUR_MS
+from headrace.warehouse.options import WarehouseOptions
 
 
 @pytest.fixture
@@ -71,3 +78,31 @@ def test_a_report_waits_for_nothing_longer_than_it_may(run: Headrace, tmp_path: 
     """A store that does not exist is told at once: there is nothing to wait for."""
     result = run("audit", "report", "--wait", "5m", "--store", f"sqlite:///{tmp_path}/none.db")
     assert result.exit_code == ExitCode.UNREACHABLE and "there is no audit store" in result.err
+
+
+def test_tables_may_be_below_another_directory(
+    run: Headrace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of a load with an output of its own, of which a second table would be made."""
+    seen: list[str] = []
+
+    def list_tables(options: WarehouseOptions) -> list[str]:
+        seen.append(options.root)
+        return []
+
+    monkeypatch.setattr(api, "list_tables", list_tables)
+    for words in ((), ("--root", "/finance")):
+        assert run("warehouse", "ls", *words).exit_code == 0
+    assert seen == ["/data", "/finance"]
+    wrong = run("warehouse", "ls", "--root", "finance")
+    assert wrong.exit_code == ExitCode.USAGE and "--root 'finance' does not begin with /" in wrong.err
+    assert connect("site", root="/finance").warehouse.root == "/finance"
+    # Commands of the audit take the directory of the topic's last load.
+    store = AuditStore(f"sqlite:///{tmp_path}/audit.db")
+    url = cli_warehouse.warehouse().hdfs_url
+    names = {"page-view": f"{url}/data", "orders": f"{url}/finance/eu", "moved": "hdfs://other:1/finance"}
+    for topic, name in names.items():
+        store.fold([received(LoadReport(name, topic, 0, 5, (LoadedPartition(0, 0, 9),)))])
+    roots = [cli_warehouse.warehouse_with(topic, store).root for topic in (*names, "unknown")]
+    assert roots == ["/data", "/finance/eu", "/data", "/data"]
+    store.close()

@@ -35,7 +35,7 @@ def dedupe(
     """
     from headrace.audit.repair.repairing import judged, wait_until
     from headrace.audit.report.view import print_report
-    from headrace.cli.warehouse import warehouse
+    from headrace.cli.warehouse import warehouse_with
     from headrace.warehouse import api
     from headrace.warehouse.layout import hour_name
 
@@ -43,10 +43,12 @@ def dedupe(
         sorted({hour_start(text) for text in hour}),
         parse_span_ms(wait, "s", option="--wait") / 1000,
     )
+    with reading(store) as opened:
+        options = warehouse_with(topic, opened)
     if not plan:
         # A run that was killed may have committed a change whose files and report are not in place yet.
-        api.dedupe_topic_hours(warehouse(), topic, [])
-    found = api.doubles_of(warehouse(), topic, hours_ms)
+        api.dedupe_topic_hours(options, topic, [])
+    found = api.doubles_of(options, topic, hours_ms)
     if not json:
         for each in found:
             out.print(f"{hour_name(each.hour_ms)}: {plain(_found(each))}")
@@ -58,7 +60,7 @@ def dedupe(
         return
     results: list[DedupeResult] = []
     if any(each.extra for each in found):
-        results = api.dedupe_topic_hours(warehouse(), topic, hours_ms)
+        results = api.dedupe_topic_hours(options, topic, hours_ms)
     with reading(store) as opened:
         wait_until(lambda: judged(opened, topic, hours_ms), _is_seen, wait_s)
         report = report_of(opened, topic, hours_ms)

@@ -108,9 +108,9 @@ def repair(
         if steps.resent:
             _bring(opened, resender, topic, hours_ms, wait_s, quiet=json)
         if load and steps.takings:
-            take(topic, steps.takings, quiet=json)
+            take(opened, topic, steps.takings, quiet=json)
         if load and steps.refills:
-            _refill(topic, steps.refills, quiet=json)
+            _refill(opened, topic, steps.refills, quiet=json)
         if load:
             _load(opened, topic, hours_ms, wait_s, quiet=json)
         report = report_of(opened, topic, hours_ms)
@@ -161,21 +161,23 @@ def _plan(store: AuditStore, resender: Resender, topic: str, hours_ms: Sequence[
         for finding in verdict.findings:
             if is_unwritten(finding):
                 refills.setdefault(verdict.hour_ms, []).append(finding.text)
-    for hour_ms, why in _unsound(topic, hours_ms, problems).items():
+    for hour_ms, why in _unsound(store, topic, hours_ms, problems).items():
         refills.setdefault(hour_ms, []).extend(why)
     return _Steps(resends, unloaded, refills, problems, takings)
 
 
-def _unsound(topic: str, hours_ms: Sequence[int], problems: list[str]) -> dict[int, list[str]]:
+def _unsound(
+    store: AuditStore, topic: str, hours_ms: Sequence[int], problems: list[str]
+) -> dict[int, list[str]]:
     """Returns what is wrong with the files of these hours; adds to `problems` why that is not known."""
-    from headrace.cli.warehouse import warehouse
+    from headrace.cli.warehouse import warehouse_with
     from headrace.warehouse import api
     from headrace.warehouse.errors import known_error
 
     if context().warehouse is None:
         return {}
     try:
-        return api.unsound(warehouse(), topic, hours_ms)
+        return api.unsound(warehouse_with(topic, store), topic, hours_ms)
     except Exception as error:
         problem = known_error(error, f"repair {topic}")
         if problem is None:
@@ -259,28 +261,29 @@ def _bring(
     wait_until(lambda: judged(store, topic, hours_ms), have_arrived, wait_s)
 
 
-def _refill(topic: str, hours: Iterable[int], *, quiet: bool) -> None:
+def _refill(store: AuditStore, topic: str, hours: Iterable[int], *, quiet: bool) -> None:
     """Reads from the log again what HDFS lost of these hours."""
     from headrace.audit.topic.said_of_tables import RECENT
-    from headrace.cli.warehouse import spark, warehouse
+    from headrace.cli.warehouse import spark, warehouse_with
     from headrace.warehouse import api
 
+    options = warehouse_with(topic, store)
     with spark(f"refill {topic}", quiet=quiet) as session:
-        results = api.refill_topic_hours(session, warehouse(), topic, hours)
+        results = api.refill_topic_hours(session, options, topic, hours)
     for result in results if not quiet else ():
         done = (
             f"{result.rows:,} rows are there again" if result.sequence is not None else "nothing was missing"
         )
         out.print(f"refilled {hour_name(result.hour_ms)}: {plain(result.problem or done)}")
     # The audit's report has what the last verification found.
-    api.verify_topics(warehouse(), [topic], audit_store=context().audit_store_url, checked=RECENT)
+    api.verify_topics(options, [topic], audit_store=context().audit_store_url, checked=RECENT)
 
 
 def _load(store: AuditStore, topic: str, hours_ms: Sequence[int], wait_s: float, *, quiet: bool) -> None:
     """Loads what the analysis cluster has and HDFS has not; waits until the audit has the load's report."""
     from headrace.audit.evidence import LOAD_HOP, Status
     from headrace.audit.repair.repairing import judged, wait_until
-    from headrace.cli.warehouse import spark, warehouse
+    from headrace.cli.warehouse import spark, warehouse_with
     from headrace.warehouse import api
 
     def waits(found: Iterable[Judged]) -> bool:
@@ -290,7 +293,7 @@ def _load(store: AuditStore, topic: str, hours_ms: Sequence[int], wait_s: float,
     if not waits(judged(store, topic, hours_ms)):
         return
     with spark(f"load {topic}", quiet=quiet) as session:
-        (result,) = api.load_topics(session, warehouse(), [topic])
+        (result,) = api.load_topics(session, warehouse_with(topic, store), [topic])
     if not quiet:
         out.print(f"loaded {result.rows:,} rows into HDFS")
     wait_until(lambda: judged(store, topic, hours_ms), lambda found: not waits(found), wait_s)

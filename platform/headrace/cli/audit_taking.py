@@ -75,14 +75,16 @@ def _asked(topic: str, datacenter: str, wanted: Sequence[WantedRange], problems:
     return Taking(source, [part for _, part in found if part is not None])
 
 
-def take(topic: str, takings: Sequence[Taking], *, quiet: bool) -> None:
+def take(store: AuditStore, topic: str, takings: Sequence[Taking], *, quiet: bool) -> None:
     """Takes the ranges into HDFS."""
-    from headrace.cli.warehouse import spark, warehouse
+    from headrace.cli.warehouse import spark, warehouse_with
     from headrace.warehouse import api
+
+    options = warehouse_with(topic, store)
 
     with spark(f"take {topic}", quiet=quiet) as session:
         for taking in takings:
-            results = api.take_topic_ranges(session, warehouse(), topic, taking.source, taking.ranges)
+            results = api.take_topic_ranges(session, options, topic, taking.source, taking.ranges)
             for result in results if not quiet else ():
                 done = f"{result.rows:,} rows" if result.sequence is not None else "nothing was left to take"
                 if result.dead_lettered:

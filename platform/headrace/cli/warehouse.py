@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
@@ -17,10 +17,12 @@ from headrace.cli.context import context
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, in_bytes, out, print_json, print_table
 from headrace.cli.values import parse_span_ms, parse_time_ms
+from headrace.warehouse.options import DEFAULT_ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headrace.audit.store.store import AuditStore
     from headrace.warehouse.api import HourSummary
     from headrace.warehouse.options import WarehouseOptions
 
@@ -33,15 +35,37 @@ AcceptGapOption = Annotated[
     typer.Option("--accept-gap", help="Continue although records were deleted before any load read them."),
 ]
 
+RootOption = Annotated[
+    str,
+    typer.Option(
+        "--root", help="The directory of the tables in HDFS: the output of their loads.", metavar="PATH"
+    ),
+]
+
 PATIENCE_S = 5.0
 WAIT_STEP_S = 2.0
 
 
-def warehouse() -> WarehouseOptions:
-    """Returns the context's warehouse."""
+def warehouse(root: str = DEFAULT_ROOT) -> WarehouseOptions:
+    """Returns the context's warehouse, with the tables below this directory."""
     from headrace.tables.options import warehouse_of
 
-    return warehouse_of(context(), patience_s=PATIENCE_S)
+    if not root.startswith("/"):
+        raise CommandError(f"--root {root!r} does not begin with /: give a directory of HDFS", ExitCode.USAGE)
+    return replace(warehouse_of(context(), patience_s=PATIENCE_S), root=root)
+
+
+def warehouse_with(topic: str, store: AuditStore) -> WarehouseOptions:
+    """Returns the warehouse that loaded the topic last, as the audit's store has it: a load may have an
+    `output` of its own. Without such a load: the context's.
+    """
+    from headrace.audit.store.kept import last_warehouse
+
+    options = warehouse()
+    hdfs_url = options.hdfs_url.rstrip("/")
+    with store.reading() as connection:
+        name = last_warehouse(connection, topic) or ""
+    return replace(options, root=name.removeprefix(hdfs_url)) if name.startswith(f"{hdfs_url}/") else options
 
 
 @contextmanager
@@ -68,7 +92,10 @@ def spark(work: str, *, quiet: bool) -> Iterator[SparkSession]:
 
 
 def no_table(topic: str) -> CommandError:
-    return CommandError(f"the warehouse has no table {topic!r}; `headrace warehouse load {topic}` makes one")
+    return CommandError(
+        f"the warehouse has no table {topic!r}; `headrace warehouse load {topic}` makes one, and --root "
+        "chooses another directory, if its load has an output of its own"
+    )
 
 
 @app.command()
@@ -83,6 +110,7 @@ def ls(
     wait: Annotated[
         str, typer.Option("--wait", help="How long to wait until all of these hours are sealed, such as 5m.")
     ] = "0",
+    root: RootOption = DEFAULT_ROOT,
     json: JsonOption = False,
 ) -> None:
     """List the tables, or the hours of one: rows and files by the commit log, and seals.
@@ -97,7 +125,7 @@ def ls(
     until_ms = parse_time_ms(to) if to else None
     if topic is None and (wait_s or from_ms is not None or until_ms is not None):
         raise CommandError("--from, --to and --wait need a TOPIC, whose hours they choose", ExitCode.USAGE)
-    options = warehouse()
+    options = warehouse(root)
     if topic is None:
         tables = {name: api.list_hours(options, name) for name in api.list_tables(options)}
         _print_tables(tables, json=json)
@@ -175,13 +203,14 @@ def plan(
     topics: TopicsArgument,
     until: UntilOption = None,
     accept_gap: AcceptGapOption = False,
+    root: RootOption = DEFAULT_ROOT,
     json: JsonOption = False,
 ) -> None:
     """Show the address ranges that a load would read now. Reads no record and writes nothing."""
     from headrace.warehouse import api
 
     until_ms = parse_time_ms(until) if until else None
-    plans = api.plan_loads(warehouse(), topics, until_ms=until_ms, accept_gap=accept_gap)
+    plans = api.plan_loads(warehouse(root), topics, until_ms=until_ms, accept_gap=accept_gap)
     if json:
         print_json([asdict(plan) for plan in plans])
         return
@@ -212,6 +241,7 @@ def load(
     topics: TopicsArgument,
     until: UntilOption = None,
     accept_gap: AcceptGapOption = False,
+    root: RootOption = DEFAULT_ROOT,
     json: JsonOption = False,
 ) -> None:
     """Load new records into hourly Parquet files, exactly once. Safe to repeat, and to run concurrently."""
@@ -219,7 +249,7 @@ def load(
 
     until_ms = parse_time_ms(until) if until else None
     with spark(f"load {' '.join(topics)}", quiet=json) as session:
-        results = api.load_topics(session, warehouse(), topics, until_ms=until_ms, accept_gap=accept_gap)
+        results = api.load_topics(session, warehouse(root), topics, until_ms=until_ms, accept_gap=accept_gap)
     if json:
         print_json([asdict(result) for result in results])
         return

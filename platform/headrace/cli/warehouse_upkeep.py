@@ -15,18 +15,19 @@ from headrace.cli.context import context
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, in_time, out, print_json, write
 from headrace.cli.values import parse_span_ms, parse_time_ms
-from headrace.cli.warehouse import TopicsArgument, no_table, spark, warehouse
+from headrace.cli.warehouse import RootOption, TopicsArgument, no_table, spark, warehouse
 from headrace.warehouse.dialect import Dialect
+from headrace.warehouse.options import DEFAULT_ROOT
 
 HOUR_MS = 3_600_000
 
 
-def replay(topics: TopicsArgument, json: JsonOption = False) -> None:
+def replay(topics: TopicsArgument, root: RootOption = DEFAULT_ROOT, json: JsonOption = False) -> None:
     """Load the records that could not be decoded, after the cause has been removed."""
     from headrace.warehouse import api
 
     with spark(f"replay {' '.join(topics)}", quiet=json) as session:
-        results = api.replay_topics(session, warehouse(), topics)
+        results = api.replay_topics(session, warehouse(root), topics)
     if json:
         print_json([asdict(result) for result in results])
         return
@@ -46,6 +47,7 @@ def compact(
         str,
         typer.Option("--grace-hours", help="Only hours that ended so long ago: hours, or such as 2d."),
     ] = "0",
+    root: RootOption = DEFAULT_ROOT,
     json: JsonOption = False,
 ) -> None:
     """Rewrite the small files of past hours into few large ones."""
@@ -54,7 +56,7 @@ def compact(
     hours = [_hour_ms(text) for text in hour] if hour else None
     grace_ms = parse_span_ms(grace_hours, "h", option="--grace-hours")
     with spark(f"compact {' '.join(topics)}", quiet=json) as session:
-        results = api.compact_topics(session, warehouse(), topics, hours=hours, grace_ms=grace_ms)
+        results = api.compact_topics(session, warehouse(root), topics, hours=hours, grace_ms=grace_ms)
     if json:
         print_json([asdict(result) for result in results])
         return
@@ -76,6 +78,7 @@ def retain(
             "--keep-hours", help="Delete hours that are older: hours, or such as 30d; by default none."
         ),
     ] = None,
+    root: RootOption = DEFAULT_ROOT,
     json: JsonOption = False,
 ) -> None:
     """Delete old hours, and the files that killed loads and old changes have left."""
@@ -86,7 +89,7 @@ def retain(
         if keep_hours is None
         else parse_span_ms(keep_hours, "h", option="--keep-hours", least_ms=HOUR_MS)
     )
-    results = api.retain_topics(warehouse(), topics, keep_ms=keep_ms)
+    results = api.retain_topics(warehouse(root), topics, keep_ms=keep_ms)
     if json:
         print_json([asdict(result) for result in results])
         return
@@ -98,11 +101,11 @@ def retain(
         )
 
 
-def move(topics: TopicsArgument, json: JsonOption = False) -> None:
+def move(topics: TopicsArgument, root: RootOption = DEFAULT_ROOT, json: JsonOption = False) -> None:
     """Move hours that an older headrace stored as YYYY/MM/DD/HH to dt=YYYY-MM-DD/hour=HH."""
     from headrace.warehouse import api
 
-    results = api.move_topics(warehouse(), topics)
+    results = api.move_topics(warehouse(root), topics)
     if json:
         print_json([asdict(result) for result in results])
         return
@@ -120,6 +123,7 @@ def verify(
         bool,
         typer.Option("--recent", help="Read only hours with new files, and a share of the others."),
     ] = False,
+    root: RootOption = DEFAULT_ROOT,
     json: JsonOption = False,
 ) -> None:
     """Compare files with manifests, and manifests with the audit; `audit report` shows what was found.
@@ -130,7 +134,7 @@ def verify(
     from headrace.warehouse import api
 
     store = None if without_audit else context().audit_store_url
-    results = api.verify_topics(warehouse(), topics, audit_store=store, checked=RECENT if recent else ALL)
+    results = api.verify_topics(warehouse(root), topics, audit_store=store, checked=RECENT if recent else ALL)
     for result in results:
         if result.is_sound and not result.changes:
             raise no_table(result.topic)
@@ -170,6 +174,7 @@ def ddl(
         str | None,
         typer.Option("--name", help="TABLE or DATABASE.TABLE; by default the topic's, with underscores."),
     ] = None,
+    root: RootOption = DEFAULT_ROOT,
     json: JsonOption = False,
 ) -> None:
     """Print the statements for a table of Hive or Spark SQL over the hours: types, comments, partitions.
@@ -180,7 +185,7 @@ def ddl(
     from headrace.tables.table import Table
     from headrace.warehouse.versions import Wanted
 
-    text = Table(warehouse(), topic, Wanted(is_sealed=False)).ddl(dialect, name)
+    text = Table(warehouse(root), topic, Wanted(is_sealed=False)).ddl(dialect, name)
     if json:
         print_json({"topic": topic, "dialect": dialect.value, "ddl": text})
     else:

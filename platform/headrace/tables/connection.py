@@ -5,7 +5,7 @@ use` chose, and else this home's own site, as commands do.
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +17,7 @@ from headrace.tables.moments import Moment, as_of, moment_ms
 from headrace.tables.options import warehouse_of
 from headrace.tables.table import Table
 from headrace.warehouse.api import list_tables
-from headrace.warehouse.options import WarehouseOptions
+from headrace.warehouse.options import DEFAULT_ROOT, WarehouseOptions
 from headrace.warehouse.versions import Wanted
 
 PATIENCE_S: Final = 30.0
@@ -54,14 +54,20 @@ class Connection:
         return Table(self.warehouse, topic, _wanted(sealed, as_of, from_, until))
 
 
-def connect(context: str | None = None, *, home: str | os.PathLike[str] | None = None) -> Connection:
+def connect(
+    context: str | None = None,
+    *,
+    home: str | os.PathLike[str] | None = None,
+    root: str = DEFAULT_ROOT,
+) -> Connection:
     """Returns the warehouse of a context of this home, by default the one in use; see the module.
 
-    `home`: where contexts and site are, by default `$HEADRACE_HOME` or `.headrace`. Raises `ContextError`.
+    `home`: where contexts and site are, by default `$HEADRACE_HOME` or `.headrace`. `root`: the directory of
+    the tables in HDFS, which is the `output` of their loads. Raises `ContextError`.
     """
     contexts = ContextStore(Path(home or os.environ.get(HOME_VARIABLE) or ".headrace"))
     found = chosen_context(contexts, context)
-    return Connection(found, warehouse_of(found, patience_s=PATIENCE_S))
+    return Connection(found, replace(warehouse_of(found, patience_s=PATIENCE_S), root=root))
 
 
 def _wanted(sealed: bool, version: Moment | None, from_: Moment | None, until: Moment | None) -> Wanted:
