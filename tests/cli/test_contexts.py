@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.agent.home import AgentHome
+from headrace.cli import contexts, topics
 from headrace.cli import main as cli
-from headrace.cli import topics
 from headrace.cli.errors import ExitCode
 from headrace.site.context import Context, ContextError, context_of, parse_outputs
 from headrace.site.context_store import ContextStore
@@ -242,6 +242,17 @@ def test_the_context_of_a_site_has_all_its_addresses(home: Path) -> None:
 
 
 # --- the commands ---
+
+
+@pytest.mark.parametrize("password", ["hunter2", "hun/ter2", "hun:ter2", ":/hunter2"])
+def test_no_password_of_a_store_is_shown(password: str) -> None:
+    for user in ("audit", ""):
+        shown = contexts._without_password(f"postgresql+psycopg://{user}:{password}@db/audit?sslmode=on")
+        assert shown == f"postgresql+psycopg://{user}:(hidden)@db/audit?sslmode=on"
+    shown = contexts._without_password(f"postgresql://db/audit?user=a&PASSWORD={password}&x=1")
+    assert shown == "postgresql://db/audit?user=a&PASSWORD=(hidden)&x=1"
+    for plain in ("sqlite:////home/a:b@c/audit.db", "postgresql://audit@db/audit", None):
+        assert contexts._without_password(plain) == plain
 
 
 def test_import_use_list_and_show(headrace: Headrace, home: Path) -> None:

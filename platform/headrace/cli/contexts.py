@@ -22,7 +22,9 @@ app = typer.Typer(
 )
 
 INPUT_MAX_BYTES = 16 << 20
-_PASSWORD = re.compile(r"(?<=:)[^:@/]+(?=@)")
+# As SQLAlchemy reads a URL: a password may have colons and slashes. Drivers take it as a parameter, too.
+_PASSWORD = re.compile(r"(?<=://)([^:/@]*):[^@]*@")
+_PASSWORD_PARAMETER = re.compile(r"([?&][^=&]*password=)[^&]*", re.IGNORECASE)
 
 
 @app.command("list")
@@ -178,4 +180,6 @@ def _of_outputs(file: Path | None, name: str) -> Context:
 
 
 def _without_password(url: str | None) -> str | None:
-    return None if url is None else _PASSWORD.sub("(hidden)", url)
+    if url is None:
+        return None
+    return _PASSWORD_PARAMETER.sub(r"\1(hidden)", _PASSWORD.sub(r"\1:(hidden)@", url))
