@@ -147,7 +147,8 @@ def test_a_mirror_that_does_not_answer_hides_no_other(
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(json.dumps({"source": "east", "partitions": [row]}).encode())
+            status: object = {"source": "east", "partitions": [row]}
+            self.wfile.write(json.dumps(status if self.path == "/status" else ["not a mirror"]).encode())
 
         def log_message(self, *_: object) -> None:
             pass
@@ -159,6 +160,8 @@ def test_a_mirror_that_does_not_answer_hides_no_other(
             ContextMirror(source=name, target="analysis", status_url=f"http://127.0.0.1:{port}/status")
             for name, port in ports.items()
         )
+        stranger = f"http://127.0.0.1:{server.server_port}/other"
+        mirrors += (ContextMirror(source="south", target="analysis", status_url=stranger),)
         here = Context(name="test", origin="test", datacenters=(), mirrors=mirrors)
         monkeypatch.setattr(cli_mirror, "context", lambda: here)
         result = headrace("mirror", "status")
@@ -167,6 +170,10 @@ def test_a_mirror_that_does_not_answer_hides_no_other(
     assert "caught up" in result.out
     assert (
         f"the mirror analysis-mirror-west does not answer at http://127.0.0.1:{ports['west']}/" in result.err
+    )
+    assert (
+        f"the mirror analysis-mirror-south does not answer at {stranger} "
+        "(something else than a mirror answers there)" in result.err
     )
 
 

@@ -138,6 +138,8 @@ def _get(mirror: ContextMirror) -> dict[str, Any]:
     is_secure = mirror.status_url.startswith("https")
     response = httpx.get(mirror.status_url, timeout=TIMEOUT_S, trust_env=False, verify=is_secure)
     status: dict[str, Any] = response.json()
+    if not isinstance(status, dict) or not {"source", "partitions"} <= status.keys():
+        raise ValueError("something else than a mirror answers there")
     return status
 
 
