@@ -89,7 +89,7 @@ def test_other_times_are_refused(text: str) -> None:
 
 
 def test_pairs_are_split_at_the_first_equals_sign() -> None:
-    assert parse_pairs(["a=b=c", "d="], "--header") == {"a": "b=c", "d": ""}
+    assert parse_pairs(["a=b=c", "d="], "--header") == [("a", "b=c"), ("d", "")]
 
 
 def test_the_exit_code_of_an_error() -> None:

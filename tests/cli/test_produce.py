@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import pytest
@@ -48,6 +49,24 @@ def test_one_key_and_nulls(headrace: Headrace) -> None:
     assert headrace("produce", "-k", "k", "-Z", stdin=b"1\n\n").exit_code == 0
     assert headrace("produce", stdin=b"").out.startswith("published 0 records to t")
     assert [(row["key"], row["value"]) for row in rows(headrace)] == [("k", "1"), ("k", None)]
+
+
+def test_words_that_are_not_utf_8_are_sent_as_they_are(headrace: Headrace) -> None:
+    latin = os.fsdecode(b"caf\xe9")
+    assert headrace("produce", "-k", latin, "-H", f"h={latin}", "-H", "h=2", stdin=b"1\n").exit_code == 0
+    assert headrace("produce", "-K", os.fsdecode(b"\xe9"), stdin=b"a\xe92\n").exit_code == 0
+    first, second = rows(headrace)
+    assert (first["key"], first["value"], second["key"], second["value"]) == ("caf\\xe9", "1", "a", "2")
+    found = headrace("consume", "--from", "beginning", "--to-end", "--key", latin, "-o", "raw")
+    assert found.out == "1\n"
+    wrong = headrace("produce", "-H", f"{latin}=1", stdin=b"1\n")
+    assert wrong.exit_code == ExitCode.USAGE and "--header: the name 'caf\\udce9' is not UTF-8" in wrong.err
+
+
+def test_a_header_may_be_there_twice(headrace: Headrace, cluster: FakeCluster) -> None:
+    assert headrace("produce", "-H", "h=1", "-H", "h=2", stdin=b"1\n").exit_code == 0
+    [record] = cluster.log().records()
+    assert [each for each in record.headers if each[0] == "h"] == [("h", b"1"), ("h", b"2")]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -42,6 +44,22 @@ def test_what_is_no_time_is_named_with_the_accepted_forms(text: str) -> None:
         parse_time_ms(text)
     assert repr(text) in str(caught.value)
     assert caught.value.exit_code is ExitCode.USAGE
+
+
+@pytest.mark.parametrize("text", ["-99999999999d", "+9999999d"])
+def test_a_time_too_far_from_now_is_refused(text: str) -> None:
+    with pytest.raises(CommandError, match=f"'{re.escape(text)}' is not a time from 1970 to 9999") as caught:
+        parse_time_ms(text)
+    assert caught.value.exit_code is ExitCode.USAGE
+
+
+@pytest.mark.parametrize("parse", [parse_duration_ms, parse_size_bytes])
+@pytest.mark.parametrize("number", ["9" * 19 + ".5", "9" * 400, "9" * 5_000])
+def test_what_no_setting_can_hold_is_refused(parse: Callable[[str], int], number: str) -> None:
+    with pytest.raises(CommandError, match="is more than 9223372036854775807 ") as caught:
+        parse(number + ("d" if parse is parse_duration_ms else "GiB"))
+    assert caught.value.exit_code is ExitCode.USAGE
+    assert parse_size_bytes("9223372036854775807") == 2**63 - 1
 
 
 @pytest.mark.parametrize(
@@ -97,7 +115,7 @@ def test_other_sizes_are_refused(text: str) -> None:
         parse_size_bytes(text)
 
 
-@given(st.integers(0, 2**70))
+@given(st.integers(0, 2**63 - 1))
 def test_a_bare_number_of_bytes_is_exact(count: int) -> None:
     assert parse_size_bytes(str(count)) == count
     assert parse_signed(f"-{count}", parse_size_bytes) == -count

@@ -15,7 +15,7 @@ from headrace.cli.context import BootstrapOption, DatacenterOption, datacenter
 from headrace.cli.errors import CommandError, ExitCode, print_note
 from headrace.cli.output import JsonOption, out, plain, print_json
 from headrace.cli.produce_avro import LineError, Options, Send, avro_sender
-from headrace.cli.values import parse_pairs, parse_span_ms, parse_time_ms
+from headrace.cli.values import given_bytes, parse_pairs, parse_span_ms, parse_time_ms
 from headrace.process.nearest import question
 
 if TYPE_CHECKING:
@@ -118,9 +118,7 @@ def produce(
         compression=compression,
         allow_before_1990=allow_before_1990,
         time_ms=None if timestamp is None else parse_time_ms(timestamp),
-        headers=tuple(
-            (name, value.encode()) for name, value in parse_pairs(header or [], "--header").items()
-        ),
+        headers=_headers(header or []),
         timeout_ms=parse_span_ms(
             timeout, "s", option="--timeout", least_ms=TIMEOUT_MIN_MS, most_ms=TIMEOUT_MAX_MS
         ),
@@ -132,6 +130,15 @@ def produce(
         # A wrong name is easily typed, and brokers make such topics (auto.create.topics.enable).
         print_note(f"there was no topic {topic!r}: the brokers have made it{question(topic, before)}")
     _print_counts(topic, counts, json=json)
+
+
+def _headers(words: list[str]) -> tuple[tuple[str, bytes], ...]:
+    """Returns the headers, in the order in which they were given: a name may be there more than once."""
+    pairs = parse_pairs(words, "--header")
+    for name, _ in pairs:
+        if given_bytes(name).decode(errors="replace") != name:
+            raise CommandError(f"--header: the name {name!a} is not UTF-8", ExitCode.USAGE)
+    return tuple((name, given_bytes(value)) for name, value in pairs)
 
 
 def _print_counts(topic: str, counts: Mapping[int, int], *, json: bool) -> None:
@@ -192,8 +199,8 @@ class _Lines:
             raise CommandError("--key-separator is empty", ExitCode.USAGE)
         self.number = 0
         self._file = file
-        self._separator = None if separator is None else separator.encode()
-        self._key = None if key is None else key.encode()
+        self._separator = None if separator is None else given_bytes(separator)
+        self._key = None if key is None else given_bytes(key)
         self._is_null = is_null
         self._skips_empty = skips_empty
 
@@ -212,7 +219,8 @@ class _Lines:
             key, found, value = line.partition(self._separator)
             if not found:
                 start = line[:60].decode(errors="backslashreplace")
-                raise LineError(f"{start!r} has no key separator {self._separator.decode()!r}")
+                separator = self._separator.decode(errors="backslashreplace")
+                raise LineError(f"{start!r} has no key separator {separator!r}")
         if self._is_null:
             return key or None, value or None
         return key, value

@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import in_time, is_terminal, json_text, note, out, write, write_bytes
+from headrace.cli.values import given_bytes
 from headrace.process.text import escaped_lines
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Form(StrEnum):
 class Filter(NamedTuple):
     """What a record must be to be printed; None: anything. `key` is the whole key, `text` a search.
 
-    A key that is not text is named as it is shown, such as `\\xff`.
+    A key that is not text is named by its bytes, or as it is shown, such as `\\xff`.
     """
 
     key: str | None = None
@@ -48,7 +49,9 @@ class Filter(NamedTuple):
             return False
         if self.until_ms is not None and record.timestamp_ms >= self.until_ms:
             return False
-        return self.key is None or self.key in (_decoded(record.key), _as_text(record.key))
+        if self.key is None:
+            return True
+        return record.key == given_bytes(self.key) or _as_text(record.key) == self.key
 
     def has_text(self, record: ConsumerRecord, shown: str) -> bool:
         """Whether the search finds something in the value, as it is shown, or in the key."""
@@ -151,14 +154,6 @@ def _print_line(record: ConsumerRecord, shown: str) -> None:
     place = f"{record.partition}:{record.offset}  {in_time(record.timestamp_ms)}"
     out.print(f"[dim]{place}[/]  [bold]{key}[/]", end="  ")
     out.print(escaped_lines(shown), markup=False)
-
-
-def _decoded(key: bytes | None) -> str | None:
-    """Returns a key that is text; None for another one."""
-    try:
-        return None if key is None else key.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 def _as_text(data: bytes | None) -> str | None:

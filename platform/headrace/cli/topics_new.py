@@ -172,7 +172,7 @@ def _load_fields(owner: str | None, load: list[str] | None) -> dict[str, Any]:
     import yaml
 
     fields: dict[str, Any] = {}
-    for name, value in parse_pairs(load or [], "--load").items():
+    for name, value in parse_pairs(load or [], "--load"):
         try:
             fields[name] = yaml.safe_load(value)
         except yaml.YAMLError:

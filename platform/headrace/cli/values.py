@@ -11,9 +11,12 @@ from datetime import UTC, datetime
 from typing import Final
 
 from headrace.cli.errors import CommandError, ExitCode
+from headrace.cli.output import TIME_MAX_MS
 from headrace.process.clock import now_ms
 from headrace.process.timestamps import time_problem
 
+NUMBER_MAX: Final = 2**63 - 1
+"""Of milliseconds and bytes: settings and requests have numbers of 64 bits."""
 UNIX_DIGITS_MIN: Final = 9
 """A number of so many digits is meant as a Unix time, in whatever unit; one of eight is a date."""
 TIME_FORMS: Final = (
@@ -52,7 +55,12 @@ def parse_time_ms(text: str, at_ms: int | None = None) -> int:
     if candidate == "now":
         return present_ms
     if candidate[:1] in ("-", "+") and _DURATION.fullmatch(candidate[1:]):
-        return present_ms + parse_signed(candidate, parse_duration_ms)
+        moment_ms = present_ms + parse_signed(candidate, parse_duration_ms)
+        if not 0 <= moment_ms <= TIME_MAX_MS:
+            raise CommandError(
+                f"{text!r} is not a time from 1970 to 9999; write {TIME_FORMS}", ExitCode.USAGE
+            )
+        return moment_ms
     if candidate.isascii() and candidate.isdigit() and len(candidate) >= UNIX_DIGITS_MIN:
         if problem := time_problem(int(candidate)):
             raise CommandError(f"{text!r} is not a time: {problem}; write {TIME_FORMS}", ExitCode.USAGE)
@@ -71,7 +79,12 @@ def parse_duration_ms(text: str) -> int:
     candidate = text.strip().lower()
     if not _DURATION.fullmatch(candidate):
         raise CommandError(f"{text!r} is not a duration; write {DURATION_FORMS}", ExitCode.USAGE)
-    return round(sum(float(number) * _UNITS_MS[unit] for number, unit in _PART.findall(candidate)))
+    duration_ms = sum(float(number) * _UNITS_MS[unit] for number, unit in _PART.findall(candidate))
+    if duration_ms > float(NUMBER_MAX):
+        raise CommandError(
+            f"{text[:40]!r} is more than {NUMBER_MAX} ms, the longest duration", ExitCode.USAGE
+        )
+    return round(duration_ms)
 
 
 def parse_span_ms(text: str, unit: str, *, option: str, least_ms: int = 0, most_ms: int | None = None) -> int:
@@ -96,6 +109,8 @@ def parse_size_bytes(text: str) -> int:
     factor = _SIZES.get(found[2].lower()) if found else None
     if found is None or factor is None:
         raise CommandError(f"{text!r} is not a size; write {SIZE_FORMS}", ExitCode.USAGE)
+    if float(found[1]) * factor > float(NUMBER_MAX):
+        raise CommandError(f"{text[:40]!r} is more than {NUMBER_MAX} bytes, the largest size", ExitCode.USAGE)
     return round(float(found[1]) * factor) if "." in found[1] else int(found[1]) * factor
 
 
@@ -114,14 +129,19 @@ def _named(name: str, parse: Callable[[str], int], text: str) -> int:
         raise CommandError(f"{name}: {error}", error.exit_code) from None
 
 
-def parse_pairs(words: Iterable[str], option: str) -> dict[str, str]:
-    """Parses `["retention.ms=1000"]` into `{"retention.ms": "1000"}`. Errors name the option."""
-    pairs = {}
+def given_bytes(word: str) -> bytes:
+    """Returns the bytes of a word of the command line as they were given: they need not be UTF-8."""
+    return word.encode(errors="surrogateescape")
+
+
+def parse_pairs(words: Iterable[str], option: str) -> list[tuple[str, str]]:
+    """Parses `["retention.ms=1000"]` into `[("retention.ms", "1000")]`. Errors name the option."""
+    pairs = []
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
             raise CommandError(f"{option} {word!r} is not NAME=VALUE", ExitCode.USAGE)
-        pairs[name] = value
+        pairs.append((name, value))
     return pairs
 
 
@@ -130,7 +150,7 @@ def parse_settings(words: Iterable[str], option: str = "--config") -> dict[str, 
 
     A value that has no unit stays as it is: the broker checks it.
     """
-    return {name: _setting(name, value) for name, value in parse_pairs(words, option).items()}
+    return {name: _setting(name, value) for name, value in parse_pairs(words, option)}
 
 
 def _setting(name: str, value: str) -> str:
