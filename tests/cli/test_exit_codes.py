@@ -44,6 +44,14 @@ def cluster(fake_cluster: StartCluster) -> FakeCluster:
     return made
 
 
+@pytest.mark.parametrize("closed", [">&-", "<&-", ">&- 2>&- <&-"])
+def test_a_command_runs_without_streams(environment: dict[str, str], closed: str) -> None:
+    """Started so by a service manager, it must neither fail nor take a file of its own for its stdout."""
+    command = ["sh", "-c", f'"$0" -m headrace.cli context list --json {closed}', sys.executable]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=END_MAX_S)
+    assert (ended.returncode, ended.stderr) == (ExitCode.DONE, "")
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [

@@ -67,6 +67,23 @@ def test_whatever_is_printed_is_escaped(capsys: pytest.CaptureFixture[str], text
     assert is_harmless(captured.err), ascii(captured.err)
 
 
+@pytest.mark.parametrize("width", [30, 80])
+def test_a_narrow_table_has_every_letter_and_a_pipe_has_a_line_for_each_row(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
+) -> None:
+    """Half a name may be another's name."""
+    name, problem = "com." + "x" * 245, "broker 3 does not answer: " + "y" * 300
+    row = (name, 12, problem)
+    output.print_table(["topic", ">partitions", "problem"], [row], empty="")
+    *_, last = filter(None, map(str.strip, capsys.readouterr().out.splitlines()))
+    assert last.split(maxsplit=2) == [name, "12", problem]
+    monkeypatch.setattr(output, "out", output.SafeConsole(width=width))
+    output.print_table(["topic", ">partitions", "problem"], [row], empty="")
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= width
+    assert (printed.count("x"), printed.count("y"), printed.count("12")) == (245, 300, 1)
+
+
 @given(st.dictionaries(st.text(), st.text() | st.lists(st.text())))
 def test_json_keeps_its_values(data: dict[str, object]) -> None:
     document = output.json_text(data)

@@ -12,11 +12,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, JustifyMethod, RenderHook, RenderResult
 from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
@@ -26,6 +27,9 @@ from headrace.process.text import escaped, escaped_json, escaped_lines, has_cont
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 TIME_MAX_MS: Final = 253_402_300_799_999
+STDERR_NUMBER: Final = 2
+PIPE_WIDTH: Final = 100_000
+"""Of what a program reads: each row of a table is one line."""
 
 
 class OutputClosedError(Exception):
@@ -62,8 +66,21 @@ class SafeConsole(Console):
         raise OutputClosedError
 
 
+def _open_missing_streams() -> None:
+    """Opens what this process was started without, as by `>&-`. Else its next file would have the number of
+    stdout, and what the programs that it starts print would be in it.
+    """
+    while (file := os.open(os.devnull, os.O_RDWR)) <= STDERR_NUMBER:
+        os.set_inheritable(file, True)
+    os.close(file)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115
+
+
+_open_missing_streams()
 # A pipe has no width of its own; its lines are not wrapped.
-out: Final = SafeConsole(width=None if sys.stdout.isatty() else 200)
+out: Final = SafeConsole(width=None if sys.stdout.isatty() else PIPE_WIDTH)
 err: Final = SafeConsole(stderr=True)
 
 
@@ -132,7 +149,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     """Prints a table, or `empty` if it has no rows; `>` before a column's name aligns it to the right."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left")
+        justify: JustifyMethod = "right" if column.startswith(">") else "left"
+        # Folded, not cut: half a name may be another's name.
+        table.add_column(column.lstrip(">"), justify=justify, overflow="fold")
     for row in rows:
         table.add_row(*(escaped(str(cell)) for cell in row))
     if table.row_count:

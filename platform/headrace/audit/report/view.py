@@ -171,7 +171,7 @@ def _empty_table(names: Iterable[str], third: str) -> Table:
     # Fits into a terminal of 80 columns if the topics are no longer than `page-view`.
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for column in names:
-        table.add_column(column, no_wrap=column != "topic")
+        table.add_column(column, no_wrap=column != "topic", overflow="fold")
     table.add_column(third, no_wrap=True)
     for column in ("producer", "datacenter", "analysis", "warehouse"):
         table.add_column(column, justify="right", no_wrap=True)
