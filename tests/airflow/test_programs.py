@@ -241,6 +241,14 @@ def test_results_are_bounded(tmp_path: Path) -> None:
     path.write_text('"' + "x" * (4 << 20) + '"')
     with pytest.raises(ValueError, match="more than 4194304"):
         read_result(path)
+    runs = [{"log_partition": 0, "first_offset": n, "last_offset": n, "extra": True} for n in range(60_000)]
+    verified = {"topic": "a", "problems": ["p"], "doubles": [{"hour_ms": 1, "runs": runs}]}
+    path.write_text(json.dumps([verified]))
+    assert read_result(path) == [{**verified, "doubles": [{"hour_ms": 1, "runs": runs[:1_000]}]}]
+    loaded = {"topic": "a", "rows": 9, "hours": {str(n): n for n in range(400_000)}}
+    path.write_text(json.dumps([loaded]))
+    [result] = read_result(path)
+    assert (result["rows"], len(result["hours"])) == (9, 1_000)
     many = problems_in([{"topic": "a", "problems": [str(n) for n in range(30)]}])
     assert len(many) == 21
     assert many[-1] == "and 10 more problems"

@@ -5,7 +5,9 @@ Owns which program a task runs, its arguments and its result.
 
 from __future__ import annotations
 
+import itertools
 import json
+import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,9 +21,17 @@ from headrace.airflow.installation import Installation, without_names
 from headrace.airflow.links import AuditReportLink
 from headrace.airflow.spark import Program, PythonProgram, SparkApplication, conf_of
 
+log = logging.getLogger(__name__)
+
 # A file, because spark-submit takes no module. The main environment has headrace installed.
 JOB: Final = Path(__file__).parents[1] / "warehouse" / "job.py"
 RESULT_MAX_BYTES: Final = 4 << 20
+"""Of an XCom."""
+RESULT_READ_MAX_BYTES: Final = 256 << 20
+ENTRIES_KEPT: Final = (1_000, 100, 10, 1)
+"""Of each list in a result that is larger than an XCom: as many as there is room for."""
+NAMES_MAX: Final = 100
+"""An object with more names is a list of its own, such as the rows of each hour."""
 PROBLEMS_MAX: Final = 20
 # Commands of the job that do not need Spark.
 PLAIN_COMMANDS: Final = frozenset({"verify", "retain"})
@@ -187,12 +197,34 @@ def addresses(installation: Installation) -> list[str]:
 
 
 def read_result(path: Path) -> Any:
-    """Returns a program's JSON, None if there is none. Raises `ValueError` if it is too large for an XCom."""
+    """Returns a program's JSON, None if there is none. If it is too large for an XCom, its lists are cut: the
+    program has done its work by then, and a repetition would end no better.
+    """
     if not path.exists():
         return None
-    if (size := path.stat().st_size) > RESULT_MAX_BYTES:
-        raise ValueError(f"the program's result has {size} bytes, more than {RESULT_MAX_BYTES}")
-    return json.loads(path.read_text())
+    if (size := path.stat().st_size) > RESULT_READ_MAX_BYTES:
+        raise ValueError(f"the program's result has {size} bytes, more than {RESULT_READ_MAX_BYTES}")
+    result = json.loads(path.read_text())
+    if size <= RESULT_MAX_BYTES:
+        return result
+    for most in ENTRIES_KEPT:
+        kept = shortened(result, most)
+        if len(json.dumps(kept)) <= RESULT_MAX_BYTES:
+            log.warning("the result has %s bytes: at most %s entries of each list are kept", size, most)
+            return kept
+    raise ValueError(
+        f"the program's result has {size} bytes, more than {RESULT_MAX_BYTES} also with its lists cut"
+    )
+
+
+def shortened(value: Any, most: int) -> Any:
+    """Returns a value of JSON with the first entries of each list, and of each object with many names."""
+    if isinstance(value, list):
+        return [shortened(each, most) for each in value[:most]]
+    if isinstance(value, dict):
+        left = len(value) if len(value) <= NAMES_MAX else most
+        return {name: shortened(each, most) for name, each in itertools.islice(value.items(), left)}
+    return value
 
 
 def problems_in(result: Any) -> list[str]:
