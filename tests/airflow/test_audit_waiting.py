@@ -14,10 +14,11 @@ from airflow.triggers.base import TriggerEvent
 
 from fix_audit_world import HOUR_A, TOPIC, Batch, PartitionBytes, everything_reported, received
 from headrace.airflow.links import AuditReportLink, report_url
-from headrace.airflow.proofs import Proof, proofs_of, refused, undecided
+from headrace.airflow.proofs import Proof, _proof, proofs_of, refused, undecided
 from headrace.airflow.sensors import AuditCompleteSensor
 from headrace.airflow.triggers import AuditDecidedTrigger
-from headrace.audit.report.report import report
+from headrace.audit.evidence import Counts
+from headrace.audit.report.report import HourProof, Report, report
 from headrace.audit.store.store import AuditStore
 from headrace.audit.topic.declarations import TopicDeclaration
 from headrace.audit.topic.records import ProducerReport
@@ -173,6 +174,16 @@ def test_a_trigger_stops_at_its_deadline(store: AuditStore, connection: dict[str
     assert event.payload["decided"] is False
     with pytest.raises(AirflowSensorTimeout, match="no tier has ever reported anything about this topic"):
         sensor().execute_complete({}, event.payload)
+
+
+def test_the_proofs_of_a_day_with_thousands_of_losses_fit_into_an_xcom() -> None:
+    problems = tuple(f"1 event of page-view, east, is nowhere: {number} " * 5 for number in range(9_000))
+    counts = {"east": Counts(9_000, 0, 0, 0)}
+    hour = HourProof(TOPIC, HOUR_A, False, problems, counts, {"east": {}}, 1, {"east": "producers"})
+    proof = _proof(HOUR, hour, Report(1, ()))
+    assert proof.problem_text.endswith("; and 8995 more problems")
+    assert proof.proof_document["reasons"][-1] == "and 8900 more problems"
+    assert len(json.dumps([proof.to_json()] * 24)) < 1 << 20
 
 
 def test_the_link_leads_to_the_hours_of_the_task() -> None:

@@ -19,6 +19,8 @@ DELAY_DEFAULT: Final = timedelta(milliseconds=DELAY_DEFAULT_MS)
 HOURS_MAX: Final = 10_000
 HOURS_SHOWN_MAX: Final = 10
 PROBLEMS_SHOWN_MAX: Final = 5
+PROBLEMS_KEPT_MAX: Final = 100
+"""Of an hour, in its document: an XCom has the documents of a day, and an outage may have thousands."""
 # Statuses that may still change.
 _UNDECIDED: Final = frozenset({Status.PENDING, Status.UNKNOWN})
 # The fields of `Proof` in XComs and trigger events.
@@ -111,18 +113,21 @@ def _proof(hour: str, proof: HourProof, verdicts: Report) -> Proof:
     if not proof.complete and status == Status.COMPLETE:
         # No event is missing, but the audit has no proof: the hour may still change.
         status = Status.PENDING if verdicts.verdicts else Status.UNKNOWN
-    problems = list(proof.problems[:PROBLEMS_SHOWN_MAX])
-    if len(proof.problems) > PROBLEMS_SHOWN_MAX:
-        problems.append(f"and {len(proof.problems) - PROBLEMS_SHOWN_MAX} more problems")
     return Proof(
         topic=proof.topic,
         hour=hour,
         status=str(status),
         handed_over=sum(_handed_over(proof, datacenter) for datacenter in proof.counts),
         arrived=sum(counts.warehouse for counts in proof.counts.values()),
-        problem_text="; ".join(problems),
-        proof_document=proof.to_json(),
+        problem_text="; ".join(_first(proof.problems, PROBLEMS_SHOWN_MAX)),
+        proof_document={**proof.to_json(), "reasons": _first(proof.problems, PROBLEMS_KEPT_MAX)},
     )
+
+
+def _first(problems: Sequence[str], most: int) -> list[str]:
+    """Returns the first problems, and how many there are besides."""
+    more = len(problems) - most
+    return [*problems[:most], *([f"and {more} more problems"] if more > 0 else [])]
 
 
 def _handed_over(proof: HourProof, datacenter: str) -> int:
