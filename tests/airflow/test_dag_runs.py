@@ -21,7 +21,7 @@ from sqlalchemy import select
 from fix_audit_world import HOUR_A, TOPIC, Batch, PartitionBytes, everything_reported
 from fix_hdfs import HdfsProcess
 from fix_parquet import parquet_of
-from headrace.airflow import sealing
+from headrace.airflow import proofs, sealing, sensors, triggers
 from headrace.audit.store import tables
 from headrace.audit.store.store import AuditStore
 from headrace.warehouse.commitlog import CommitLog
@@ -186,10 +186,37 @@ def test_hours_without_audit_reports_fail_the_run_at_the_timeout(world: World, d
     assert states(run) == {
         "hours_due": "success",
         "audit[0]": "failed",
-        "seal[0]": "upstream_failed",
+        "seal[0]": "skipped",
         "every_hour_sealed": "failed",
     }
     assert world.sealed() == {}
+
+
+def test_an_hour_without_a_verdict_keeps_no_other_hour_of_its_day_from_its_seal(
+    world: World, dags: dict[str, DAG], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {HOUR_A: 3, HOUR_A + HOUR_MS: 2}
+    world.load(rows)
+    world.account_for(rows)
+    real = proofs.proofs_of
+
+    def proofs_of(*arguments: Any, **options: Any) -> list[proofs.Proof]:
+        return [
+            proof._replace(status="unknown") if proof.hour == HOUR_NAMES[HOUR_A] else proof
+            for proof in real(*arguments, **options)
+        ]
+
+    for module in (sealing, sensors, triggers):
+        monkeypatch.setattr(module, "proofs_of", proofs_of)
+    run = dags[f"seal-{TOPIC}"].test()
+    assert states(run) == {
+        "hours_due": "success",
+        "audit[0]": "failed",
+        "seal[0]": "success",
+        "every_hour_sealed": "failed",
+    }
+    assert world.sealed() == {HOUR_A + HOUR_MS: (1, 2)}
+    assert set(events_of(run, TOPIC)) == {HOUR_NAMES[HOUR_A + HOUR_MS]}
 
 
 def test_a_window_selects_the_hours(world: World, dags: dict[str, DAG]) -> None:

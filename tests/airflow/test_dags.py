@@ -4,13 +4,20 @@ import json
 import shutil
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.partition_mappers.temporal import StartOfDayMapper as CoreStartOfDayMapper
 from airflow.sdk import DAG, StartOfDayMapper
+from jinja2 import Template
 
 from headrace.airflow.hours import hour_key, parse_hour
+from headrace.airflow.sealing import is_result
+from headrace.airflow.topic_dags import dags_of
+from headrace.warehouse.schedule import parse_schedule
+from headrace.warehouse.seal import NotSealedError
 
 REPOSITORY = Path(__file__).parents[2]
 TWO_TOPICS = """
@@ -66,6 +73,52 @@ def test_a_load_put_to_the_agent_has_unpaused_dags(tmp_path: Path) -> None:
     for dag_id in ("load-clicks", "seal-clicks", "load-page-view", "seal-page-view"):
         assert found.dags[dag_id].is_paused_upon_creation is False
     assert bag(REPOSITORY / "dags").dags["load-page-view"].is_paused_upon_creation is True
+
+
+@pytest.mark.parametrize(
+    ("run_type", "given", "until"),
+    [
+        ("scheduled", None, ""),
+        ("manual", None, ""),
+        ("manual", "2015-05-17T08:00:00Z", "2015-05-17T08:00:00Z"),
+        ("backfill", None, "2015-05-17T10:00:00+00:00"),
+    ],
+)
+def test_a_client_whose_clock_is_ahead_bounds_no_scheduled_load(
+    dags: dict[str, DAG], run_type: str, given: str | None, until: str
+) -> None:
+    context = {
+        "params": {"until": given},
+        "dag_run": SimpleNamespace(run_type=run_type),
+        "data_interval_end": parse_hour("2015-05-17T10:00"),
+    }
+    assert Template(dags["load-page-view"].get_task("load").until).render(context) == until
+
+
+@pytest.mark.parametrize("topic", ["x" * 200, "context", "self"])
+def test_a_topic_of_any_name_has_its_dags(topic: str) -> None:
+    """One that Airflow refuses would take the DAGs of all topics along: they are made in one file."""
+    found = dags_of([parse_schedule(topic, {"owner": "a"})])
+    assert set(found) == {f"load-{topic}", f"seal-{topic}"}
+
+
+@pytest.mark.parametrize(
+    ("sealed", "problems", "tries", "is_it"),
+    [
+        ([1], [2], 1, True),
+        ([1], [], 1, False),
+        ([1], [], 4, True),
+        ([], [1, 2], 4, False),
+        ([], [], 4, False),
+    ],
+)
+def test_seals_beside_an_error_are_the_result_if_all_is_judged_or_at_the_last_try(
+    sealed: list[int], problems: list[int], tries: int, is_it: bool
+) -> None:
+    found: Any = dict.fromkeys(sealed)
+    error = NotSealedError("", dict.fromkeys(problems, "a file is missing"), found)
+    ti = SimpleNamespace(try_number=tries, max_tries=3)
+    assert is_result(error, [1, 2], ti) is is_it
 
 
 def test_each_topic_has_its_two_dags(dags: dict[str, DAG]) -> None:

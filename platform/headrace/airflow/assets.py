@@ -10,6 +10,8 @@ from __future__ import annotations
 from airflow.sdk import Asset
 
 GROUP = "headrace"
+# Airflow refuses these names of assets, and an error in one DAG takes the DAGs of all topics along.
+RESERVED_NAMES = ("self", "context")
 
 
 def loaded_asset(topic: str, output: str = "/data") -> Asset:
@@ -19,4 +21,5 @@ def loaded_asset(topic: str, output: str = "/data") -> Asset:
 
 def sealed_asset(topic: str, output: str = "/data") -> Asset:
     """Returns the asset of sealed hours, which the seal DAG updates. A partition: `2015-05-17T10:00:00`."""
-    return Asset(name=topic, uri=f"headrace://warehouse{output}/{topic}/hourly", group=GROUP)
+    name = f"{topic} sealed" if topic in RESERVED_NAMES else topic
+    return Asset(name=name, uri=f"headrace://warehouse{output}/{topic}/hourly", group=GROUP)

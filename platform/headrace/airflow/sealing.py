@@ -7,7 +7,7 @@ audit whether an hour may be sealed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final
 
@@ -109,11 +109,8 @@ class SealHourOperator(BaseOperator):
                 root=self.root,
             )
         except NotSealedError as error:
-            is_final = context["ti"].try_number > context["ti"].max_tries
-            is_judged = sufficient.keys() == error.sealed.keys() | error.problems.keys()
-            if not error.sealed or not (is_judged or is_final):
-                raise  # a retry may find the table at rest, and finds these seals again
-            # These are due no more: their events are of this run or of none.
+            if not is_result(error, sufficient.keys(), context["ti"]):
+                raise
             made, problems = error.sealed, error.problems
         seals: dict[str, dict[str, Any]] = {}
         for hour_ms, seal in sorted(made.items()):
@@ -135,6 +132,20 @@ class SealHourOperator(BaseOperator):
             self.log.warning("not sealed: %s", problem)
             unsealed[sufficient[hour_ms].hour] = problem
         return {"sealed": list(seals), "unsealed": unsealed}
+
+
+def is_result(error: NotSealedError, asked: Collection[int], ti: Any) -> bool:
+    """Whether the seals that were made beside an error are the task's result. Else the task is repeated: then
+    it may find the table at rest, and it finds these seals again.
+
+    A sealed hour is due no more, so its asset event is of this task or of none: the last try tells what it
+    has.
+    """
+    if not error.sealed:
+        return False
+    is_every_hour_judged = set(asked) == error.sealed.keys() | error.problems.keys()
+    is_last_try = ti.try_number > ti.max_tries
+    return is_every_hour_judged or bool(is_last_try)
 
 
 def asset_extra(seal: Seal, proof: Proof) -> dict[str, Any]:

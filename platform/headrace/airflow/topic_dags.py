@@ -21,12 +21,15 @@ from headrace.warehouse.schedule import LoadSchedule
 
 # Seals also run without a load: an hour becomes due by time alone when a topic has no new events.
 SEAL_SCHEDULE: Final = "5 * * * *"
+TAG_MAX_CHARS: Final = 100
+"""Airflow's bound. A topic's name may be longer."""
 _TIME: Final = {"type": ["null", "string"], "format": "date-time"}
 
-# Scheduled runs and backfills load up to the end of their interval; manual runs up to now.
+# A load ends before the first record of that time or later. So only backfills end at their interval's end: a
+# client whose clock is ahead would keep all that lies behind its records from the scheduled loads.
 _UNTIL: Final = (
     "{{ params.until or (data_interval_end.isoformat() "
-    "if dag_run.run_type in ('scheduled', 'backfill') and data_interval_end else '') }}"
+    "if dag_run.run_type == 'backfill' and data_interval_end else '') }}"
 )
 
 
@@ -68,7 +71,7 @@ def load_dag(schedule: LoadSchedule, *, starts_paused: bool = True) -> DAG:
             ),
         },
         default_args=_defaults(schedule),
-        tags=["headrace", "load", schedule.topic],
+        tags=["headrace", "load", schedule.topic[:TAG_MAX_CHARS]],
     ) as dag:
         LoadTopicOperator(
             task_id="load",
@@ -102,7 +105,7 @@ def seal_dag(schedule: LoadSchedule, *, starts_paused: bool = True) -> DAG:
             "to": Param(None, **_TIME, title="To", description="Only hours before this time."),
         },
         default_args=_defaults(schedule),
-        tags=["headrace", "seal", schedule.topic],
+        tags=["headrace", "seal", schedule.topic[:TAG_MAX_CHARS]],
     ) as dag:
         due = task(task_id=DUE_TASK)(days_due)(
             topic=schedule.topic,
@@ -132,6 +135,8 @@ def seal_dag(schedule: LoadSchedule, *, starts_paused: bool = True) -> DAG:
                 delay=schedule.audit_delay,
                 outlets=[sealed_asset(schedule.topic, schedule.output)],
                 map_index_template="{{ task.hours[0][:10] }}",
+                # An hour on which the audit has no verdict in time keeps no other hour of its day unsealed.
+                trigger_rule=TriggerRule.ALL_DONE,
             )
 
         every_hour_sealed = task(task_id="every_hour_sealed", trigger_rule=TriggerRule.ALL_DONE, retries=0)(
