@@ -10,7 +10,8 @@ from uuid import uuid4
 
 import pytest
 
-from fix_client import LOSE_ANSWER, FakeCluster
+from fix_client import FakeCluster
+from fix_fake_broker import LOSE_ANSWER
 from headrace.broker.loop import EventLoop, Timer
 from headrace.broker.network.links import IN_FLIGHT_MAX_BYTES, RESPONSE_WAIT_MAX_S, Lost
 from headrace.broker.network.peers import Peers

@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 from fix_cli import Headrace, command_runner
-from fix_client import FakeBroker, FakeCluster, StartCluster
+from fix_client import FakeCluster, StartCluster
+from fix_fake_broker import FakeBroker
 from headrace.cli import cluster as cli_cluster
 from headrace.cli import consume
 from headrace.cli import mirror as cli_mirror

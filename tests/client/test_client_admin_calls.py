@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 from kio.schema.errors import ErrorCode as KioErrorCode
 
-from fix_client import FakeBroker, FakeCluster, Fault, StartCluster
+from fix_client import FakeCluster, StartCluster
+from fix_fake_broker import FakeBroker, Fault
 from headrace.client import Admin
 from headrace.client.errors import BrokerError, ClosedError
 from headrace.client.group_admin import GroupAdmin

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from fix_client import LOSE_ANSWER, FakeCluster, Fault, StartCluster, refuse
+from fix_client import FakeCluster, StartCluster
 from fix_consumers import WAIT_S, MakeConsumer, as_stored, fill, read
+from fix_fake_broker import LOSE_ANSWER, Fault, refuse
 from headrace.client import Consumer, ConsumerRecord, FetchedBatches
 from headrace.client.errors import (
     BrokerError,

@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from fix_client import FakeBroker, FakeCluster, Fault, StartCluster, refuse
+from fix_client import FakeCluster, StartCluster
 from fix_consumers import WAIT_S, MakeConsumer, as_stored, fill, read
+from fix_fake_broker import FakeBroker, Fault, refuse
 from headrace.client import Consumer, ConsumerRecord
 from headrace.client.calls import metadata_call
 from headrace.client.cluster import BrokerAddress

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from fix_client import MakeProducer, Recorder, StartCluster, refuse, values
+from fix_client import MakeProducer, Recorder, StartCluster, values
+from fix_fake_broker import refuse
 from headrace.client import DeliveryFuture, Producer, RecordMetadata
 from headrace.client.errors import (
     BrokerError,

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fix_client import FakeCluster, Fault, MakeProducer, StartCluster, refuse, values
+from fix_client import FakeCluster, MakeProducer, StartCluster, values
+from fix_fake_broker import Fault, refuse
 from headrace.client import DeliveryFuture, RecordMetadata
 from headrace.client.errors import (
     BufferFullError,

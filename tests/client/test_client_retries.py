@@ -6,16 +6,8 @@ import time
 
 import pytest
 
-from fix_client import (
-    LOSE_ANSWER,
-    LOSE_REQUEST,
-    Fault,
-    MakeProducer,
-    Recorder,
-    StartCluster,
-    refuse,
-    values,
-)
+from fix_client import MakeProducer, Recorder, StartCluster, values
+from fix_fake_broker import LOSE_ANSWER, LOSE_REQUEST, Fault, refuse
 from headrace.client import BatchIdentity, BatchObserver
 from headrace.client.errors import (
     BrokerError,

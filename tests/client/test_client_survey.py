@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fix_client import FakeBroker, FakeCluster, StartCluster, refuse
+from fix_client import FakeCluster, StartCluster
+from fix_fake_broker import FakeBroker, refuse
 from headrace.client.admin import Admin
 from headrace.client.cluster import BrokerAddress
 from headrace.client.consumer import Consumer

@@ -39,11 +39,9 @@ def discover(mirror: MirrorService, names: Iterable[str]) -> list[str]:
     """Lets it find these topics in its source; returns those that it tried to make at the target."""
     targets = Targets()
     topics = {name: TopicInfo(name, {0: PartitionInfo(0, 1)}) for name in names}
-    sides: list[Any] = [
-        SimpleNamespace(admin=SimpleNamespace(topics=lambda: topics)),
-        SimpleNamespace(admin=SimpleNamespace(topics=dict)),
-    ]
-    mirror._discover(*sides, cast(TargetTopics, targets))
+    source: Any = SimpleNamespace(admin=SimpleNamespace(topics=lambda: topics))
+    target: Any = SimpleNamespace(admin=SimpleNamespace(topics=dict))
+    mirror._discover(source, target, cast(TargetTopics, targets))
     return targets.asked
 
 

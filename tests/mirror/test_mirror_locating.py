@@ -100,7 +100,7 @@ def test_a_broker_that_does_not_answer_keeps_no_other_s_partitions_waiting() -> 
     led = {0: SimpleNamespace(leader=1), 1: SimpleNamespace(leader=2), 2: SimpleNamespace(leader=-1)}
     side.admin.close()
     side.admin = cast(Any, SimpleNamespace(topic=lambda _: SimpleNamespace(partitions=led)))
-    side.admin.list_offsets = list_offsets  # type: ignore[method-assign]
+    side.admin.list_offsets = cast(Any, list_offsets)  # type: ignore[method-assign]
     side.admin.close = lambda: None  # type: ignore[method-assign]
     for topic in ("one", "two"):
         found = side.bounds(topic, [0, 1, 2])

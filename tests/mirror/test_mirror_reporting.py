@@ -69,7 +69,7 @@ def reported(mirror: MirrorService, meanwhile: Callable[[], None] = lambda: None
     """Reports what is noted; returns where those gaps end."""
     assert unreported(mirror), "it would wait for ever"
     publisher = Publisher(mirror, meanwhile)
-    mirror._open_publisher = lambda _: cast(AuditPublisher, publisher)  # type: ignore[method-assign]
+    mirror._open_publisher = lambda registry_url: cast(AuditPublisher, publisher)  # type: ignore[method-assign]
     mirror._stopping.clear()
     mirror._report_always()
     return publisher.ends

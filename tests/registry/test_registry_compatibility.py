@@ -67,7 +67,7 @@ def test_an_empty_namespace_is_that_without_a_name() -> None:
             {"name": "e", "type": {"type": "enum", "name": "E", "symbols": ["B"]}, "default": "B"},
         ],
     }
-    fields = [
+    fields: list[dict[str, Any]] = [
         {"name": "one", "type": {"type": "enum", "name": "E", "symbols": ["A"]}},
         {"name": "in", "type": inner},
         {"name": "two", "type": "E", "default": "A"},

@@ -132,8 +132,11 @@ def locate(
     for partition, target_partition in pairs.items():
         held = sources.get(partition) or _without_leader(f"{topic}-{partition} in the source")
         copy = targets.get(target_partition) or _without_leader(f"{topic}-{target_partition} in the target")
-        if isinstance(held, ClientError) or isinstance(copy, ClientError):
-            found[partition] = held if isinstance(held, ClientError) else copy
+        if isinstance(held, ClientError):
+            found[partition] = held
+            continue
+        if isinstance(copy, ClientError):
+            found[partition] = copy
             continue
         reader = _PartitionSource(source, topic, partition, held)
         try:

@@ -190,8 +190,8 @@ def corrupt(state: PartitionFetch, piece: Piece, problem: str) -> CorruptRecords
 
 
 def _is_misplaced(header: BatchHeader, behind: BatchHeader, position: int) -> bool:
-    """Whether the offsets of a batch overlap those of the next one, and are the wrong ones of the two: it does
-    not begin at `position`, neither by its offsets nor by its address.
+    """Whether the offsets of a batch overlap those of the next one, and are the wrong ones of the two: it
+    does not begin at `position`, neither by its offsets nor by its address.
     """
     begins_here = header.base_offset <= position or 0 <= header.address <= position
     return not begins_here and position <= behind.base_offset < header.next_offset

@@ -119,15 +119,7 @@ class EventPublisher(Client):
             self._reporter = self._begin_reports(
                 reports, standing, kept, described, report_interval_s, longest_ms
             )
-            self._producer = Producer(
-                bootstrap,
-                client_id=service,
-                acks="all",
-                idempotent=True,
-                batch_boundary_ms=bucket_ms,
-                observer=CountingObserver(self._reporter, self._spool),
-                **options,
-            )
+            self._producer = self._open_producer(bootstrap, bucket_ms, options)
         except BaseException:
             self._give_up(reports, kept)
             raise
@@ -264,6 +256,17 @@ class EventPublisher(Client):
             standing=standing,
             journal=journal,
             at_start=partial(succeed, journal, description, self._report_dead) if journal else None,
+        )
+
+    def _open_producer(self, bootstrap: str, bucket_ms: int, options: Mapping[str, Any]) -> Producer:
+        return Producer(
+            bootstrap,
+            client_id=self._origin.service,
+            acks="all",
+            idempotent=True,
+            batch_boundary_ms=bucket_ms,
+            observer=CountingObserver(self._reporter, self._spool),
+            **options,
         )
 
     def _give_up(self, reports: Producer, journal: Journal | None) -> None:
