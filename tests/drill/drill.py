@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from drill import drill_brokers, drill_files, drill_kinds, drill_replicas, drill_seals
+from drill import drill_brokers, drill_files, drill_kinds, drill_planning, drill_replicas, drill_seals
 from drill.drill_switches import SWITCHES
 from drill.drill_tables import add_runs
 from drill.drill_truth import Score
@@ -64,7 +64,7 @@ def run_simulated(first_seed: int, plants: int, kinds: Collection[str] = ()) -> 
     """Plants failures in simulated worlds from one seed on, until there are so many; prints the score."""
     score, seed, began_s = Score(), first_seed, time.process_time()
     while score.planted < plants:
-        world = drill_kinds.planned(seed, kinds)
+        world = drill_planning.planned(seed, kinds)
         world.run()
         score.add(world.plants, world.verdicts)
         seed += 1

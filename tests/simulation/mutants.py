@@ -19,7 +19,6 @@ from headrace.broker.replicas.roles import Roles
 from headrace.broker.settings.config import BrokerConfig, TopicConfig
 from headrace.broker.settings.replication import ACKS_ALL, REPLICATED
 from headrace.broker.state import BrokerState
-from headrace.client import cluster
 from headrace.client.ordering import PartitionQueue
 from headrace.coordination import partition_states
 from headrace.coordination.errors import CoordinationError
@@ -198,13 +197,6 @@ def second_batches_do_not_wait_for_the_first() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def leaders_of_the_past_are_believed() -> Iterator[None]:
-    """A client takes the leaders of an older epoch from a broker that is behind."""
-    with put(cluster, "_with_later_leaders", lambda _, newer: newer):
-        yield
-
-
 MUTANTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     each.__name__.replace("_", "-"): each
     for each in (
@@ -225,6 +217,5 @@ MUTANTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
         auditors_believe_their_counts,
         older_disks_are_believed,
         second_batches_do_not_wait_for_the_first,
-        leaders_of_the_past_are_believed,
     )
 }
