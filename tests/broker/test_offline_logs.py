@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -193,7 +194,8 @@ def test_a_topic_that_was_created_on_a_full_disk_is_served_once_there_is_room(
     if bench.open:
         assert passing, "there was room for all of it"
         return
-    assert "No space left" in problem_of(bench)[1]
+    # A process that something else is just starting has copies of all descriptors for a moment.
+    assert re.search("No space left|somebody still writes", problem_of(bench)[1])
     look(bench, FULL_LOOKS_MAX + 1)
     assert bench.open == {"t-0"}
     assert bench.state.led_partition("t", 0).log.append(BATCH).base_address == 0

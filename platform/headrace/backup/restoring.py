@@ -60,9 +60,16 @@ def restore(
     if not (home / RESTORING).exists():
         _check_empty(home)
         load(folder)
+    is_new = not home.exists()
     home.mkdir(parents=True, exist_ok=True)
     with locked(home):
-        return _restore(folder, home, bytes_per_second, observe)
+        try:
+            return _restore(folder, home, bytes_per_second, observe)
+        except BaseException:
+            if is_new and {path.name for path in home.iterdir()} == {LOCK}:  # refused before it began
+                (home / LOCK).unlink()
+                home.rmdir()
+            raise
 
 
 def _restore(folder: Path, home: Path, bytes_per_second: int | None, observe: Observe) -> Restored:

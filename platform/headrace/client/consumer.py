@@ -266,6 +266,8 @@ class Consumer(Client):
         for key, state in self._fetcher.partitions.items():
             if state.error is not None and not state.pieces and not self._unpacker.is_open(key):
                 error, state.error = state.error, None
+                # Where each poll ends with some partition's error, the others' answers are read here alone.
+                self._network.poll(0.0)
                 raise error
 
     def _take(self, add: Callable[[PartitionFetch, list[_T], int], None], limit: int) -> list[_T]:

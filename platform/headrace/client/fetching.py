@@ -114,7 +114,9 @@ class Fetcher:
                 else:
                     left_out = left_out or state
         if left_out is not None:  # it comes first in the next request
-            self._rotation = list(self.partitions.values()).index(left_out) - 1
+            self._rotation = list(self.partitions.values()).index(left_out)
+        elif fetches:
+            self._rotation += 1
         for leader, wanted in lookups.items():
             self._look_up(leader, wanted)
         for leader, wanted in fetches.items():
@@ -135,10 +137,9 @@ class Fetcher:
         return limit_bytes - self.buffered_bytes
 
     def _requestable(self, free_bytes: int) -> Iterator[PartitionFetch]:
-        """Yields the partitions that may be looked up or fetched now, starting with another one each time."""
+        """Yields the partitions that may be looked up or fetched now, starting with another one after each Fetch."""
         now_s = self._clock()
         states = list(self.partitions.values())
-        self._rotation += 1
         for i in range(len(states)):
             state = states[(self._rotation + i) % len(states)]
             if state.in_flight or state.error is not None or now_s < state.not_before_s:
