@@ -137,7 +137,7 @@ class Fetcher:
         return limit_bytes - self.buffered_bytes
 
     def _requestable(self, free_bytes: int) -> Iterator[PartitionFetch]:
-        """Yields the partitions that may be looked up or fetched now, starting with another one after each Fetch."""
+        """Yields the partitions that may be looked up or fetched now; each Fetch begins with another one."""
         now_s = self._clock()
         states = list(self.partitions.values())
         for i in range(len(states)):
