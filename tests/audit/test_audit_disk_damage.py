@@ -388,7 +388,8 @@ def test_a_bit_that_flips_after_the_count_is_in_the_report_until_it_is_restored(
     assert auditor.status()["corrupt"] == 1
     with Admin(east.bootstrap) as admin:
         entries = [each for each in admin.describe_broker_configs(1).values() if each.name.startswith(PREFIX)]
-    assert [(each.name, each.is_read_only) for each in entries] == [(f"{PREFIX}clicks-0.{place[0]}", True)]
+    name = f"{PREFIX}clicks-0.{place[0]}-{place[1]}"
+    assert [(each.name, each.is_read_only) for each in entries] == [(name, True)]
 
     # Neither of them forgets it when it is restarted while somebody restores the file.
     auditor.terminate()

@@ -22,8 +22,15 @@ def test_damage_in_folders_that_were_moved_aside_hides_no_other() -> None:
     known = Damage((found("t-0.0.stray"), found("t-1"), found("no-partition")), (found("t-0.1.deleted"),))
     entries = _damage(cast(Any, SimpleNamespace(damage=lambda: known)))
     assert [(setting.name, "checksum" in value) for setting, value, *_ in entries] == [
-        ("headrace.damage.t-1.10", True)
+        ("headrace.damage.t-1.10-20", True)
     ]
+
+
+def test_each_range_has_a_name_of_its_own() -> None:
+    """Of two damaged neighbours, which are one range, the second one was restored: both are news."""
+    known = Damage((found("t-1"),), (found("t-1")._replace(end=30),))
+    names = [setting.name for setting, *_ in _damage(cast(Any, SimpleNamespace(damage=lambda: known)))]
+    assert len(set(names)) == 2, "clients keep entries by name"
 
 
 def test_whose_folder_it_is() -> None:

@@ -9,6 +9,9 @@ import pytest
 
 from fix_log import build, segments
 from headrace.broker.scrubber import lower_io_priority
+from headrace.log import checkpoint, flushed
+from headrace.log.config import LogConfig
+from headrace.log.names import CHECKPOINT
 from headrace.log.scrub import STATE_FILE, DiskFile, Scrub
 
 FAST_BYTES_PER_S = 1 << 40
@@ -189,3 +192,26 @@ def test_a_state_that_is_damaged_costs_one_warning(
     assert one.findings == [] and one.place is None
     assert one.one_pass() and len(one.findings) == 1
     assert len(scrub(tmp_path).findings) == 1
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_what_is_durable_is_read_also_behind_the_checkpoint_and_where_that_is_lost(
+    tmp_path: Path, is_lost: bool
+) -> None:
+    """Such as in a log that its broker keeps offline: nobody else would ever read it."""
+    folder = tmp_path / "a-0"
+    built = build(folder, [100] * 3, checkpoint_after=1, unflushed=1, config=LogConfig())
+    (folder / "partition.json").write_text("{}")
+    saved = checkpoint.load(folder)
+    assert saved is not None and 0 < saved.recovery_point < built.durable
+    flushed.write(folder, saved.lineage, built.durable)
+    if is_lost:
+        checkpoint.save(folder, saved)  # twice the same one
+        (folder / CHECKPOINT).unlink()
+    one = scrub(tmp_path)
+    flip(segments(folder)[-1], built.starts[2] + 100)  # it was only written: perhaps it is torn
+    assert one.one_pass()
+    assert one.findings == []
+    flip(segments(folder)[-1], built.starts[1] + 100)
+    assert one.one_pass()
+    assert [(each.start, each.end) for each in one.findings] == [(built.starts[1], built.starts[2])]

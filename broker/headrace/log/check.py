@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from headrace.log import checkpoint, flushed, gaps, index
+from headrace.log import checkpoint, gaps, index
 from headrace.log.errors import LogError
 from headrace.log.examine import BadRange, Examiner
 from headrace.log.files import OpenFile
@@ -169,10 +169,9 @@ def durable_end(directory: Path) -> int:
     `log.flushed` know; 0 if they are lost.
     """
     try:
-        known = checkpoint.load(directory) or checkpoint.load_previous(directory)
+        durable = checkpoint.durable_address(directory)
     except LogError:
-        known = None
-    durable = 0 if known is None else max(known.recovery_point, flushed.load(directory, known.lineage))
+        durable = 0
     for path in directory.iterdir():
         base = address_of(path.name, INDEX_SUFFIX)
         if base is not None and (found := index.load(directory, base)) is not None:

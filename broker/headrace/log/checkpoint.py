@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
+from headrace.log import flushed
 from headrace.log.epochs import EpochStart
 from headrace.log.errors import OldLogFormatError
 from headrace.log.files import replace_file
@@ -138,6 +139,14 @@ def load(directory: Path, name: str = FILE_NAME) -> Checkpoint | None:
 def load_previous(directory: Path) -> Checkpoint | None:
     """Returns the checkpoint before the last one, if there is a whole one."""
     return load(directory, PREVIOUS_CHECKPOINT)
+
+
+def durable_address(directory: Path) -> int:
+    """Returns the address below which everything was flushed, as far as the checkpoint (its copy if it is
+    lost) and the note of `log.flushed` know; 0 if they are lost. Raises `OldLogFormatError`, `OSError`.
+    """
+    known = load(directory) or load_previous(directory)
+    return 0 if known is None else max(known.recovery_point, flushed.load(directory, known.lineage))
 
 
 def starts_in(directory: Path) -> tuple[int, ...]:

@@ -181,8 +181,7 @@ class Scrub:
             end = base + file.size_bytes
             found = index.load(path.parent, base)
             if found is None:  # perhaps it is being written: what is durable does not change any more
-                saved = checkpoint.load(path.parent)
-                end = min(end, base if saved is None else max(base, saved.recovery_point))
+                end = min(end, max(base, checkpoint.durable_address(path.parent)))
         except FileNotFoundError:
             return []
         except (OSError, LogError) as error:

@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -67,8 +68,9 @@ def restore(
             return _restore(folder, home, bytes_per_second, observe)
         except BaseException:
             if is_new and {path.name for path in home.iterdir()} == {LOCK}:  # refused before it began
-                (home / LOCK).unlink()
-                home.rmdir()
+                with suppress(OSError):  # another command may just be opening it
+                    (home / LOCK).unlink()
+                    home.rmdir()
             raise
 
 

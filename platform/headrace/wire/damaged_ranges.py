@@ -29,8 +29,8 @@ class DamagedRange(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The entry's name."""
-        return f"{PREFIX}{self.topic}-{self.partition}.{self.start}"
+        """The entry's name. Neighbours are one range until one of them is mended: that has the same start."""
+        return f"{PREFIX}{self.topic}-{self.partition}.{self.start}-{self.end}"
 
     def value(self) -> str:
         """Returns the entry's value."""
