@@ -18,7 +18,7 @@ from kio.static.primitive import i8, i16, i32, i32Timedelta
 from fix_broker import BrokerCluster, RawClient
 from headrace.broker.handlers.topics import PARTITIONS_PER_REQUEST_MAX
 from headrace.broker.topics import PARTITIONS_MAX
-from headrace.coordination.topics import TOPIC_NAME_LENGTH_MAX
+from headrace.wire.topic_names import TOPIC_NAME_LENGTH_MAX
 
 
 @pytest.fixture

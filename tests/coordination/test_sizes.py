@@ -15,8 +15,9 @@ from headrace.coordination.broker_configs import BrokerConfigRegistry
 from headrace.coordination.documents import CONFIG_MAX_BYTES
 from headrace.coordination.errors import TooLargeError
 from headrace.coordination.session import SessionState, ZooKeeperSession
-from headrace.coordination.topics import PARTITIONS_PER_CHANGE_MAX, TOPIC_NAME_LENGTH_MAX, TopicRegistry
+from headrace.coordination.topics import PARTITIONS_PER_CHANGE_MAX, TopicRegistry
 from headrace.coordination.transaction import HEAD_BYTES, REQUEST_MAX_BYTES, STEP_BYTES
+from headrace.wire.topic_names import TOPIC_NAME_LENGTH_MAX
 
 LONG_NAME: Final = "n" * TOPIC_NAME_LENGTH_MAX
 REPLICAS: Final = (1001, 1002, 1003)

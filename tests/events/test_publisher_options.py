@@ -47,7 +47,7 @@ def test_an_option_that_is_refused_leaves_nothing_behind(
 def test_a_name_that_no_topic_can_have_is_refused_before_it_is_counted(tmp_path: Path, topic: str) -> None:
     """The audit sets a report aside that names such a topic, with what it says of all others."""
     made = publisher(tmp_path, schemas={topic: read_schema("page-view.avsc")})
-    with pytest.raises(InvalidEventError, match="no topic has this name; expected 1 to 249 letters"):
+    with pytest.raises(InvalidEventError, match="is not a topic name: use 1 to 249 characters"):
         made.publish(topic, {})
     assert made._reporter._counts.changed() == []
     with pytest.raises(ReportError):

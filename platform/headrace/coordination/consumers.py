@@ -27,7 +27,7 @@ from headrace.coordination.errors import (
 from headrace.coordination.nodes import Node
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.standing import HeldNode, Watch
-from headrace.coordination.topics import is_topic_name
+from headrace.wire.topic_names import is_topic_name
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,6 @@ everything, and a topic is read again only if the modified-zxid of one of the ot
 """
 
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -42,14 +41,13 @@ from headrace.coordination.partition_states import PartitionState as PartitionSt
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.standing import Watch
 from headrace.coordination.transaction import Transaction
+from headrace.wire.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 logger = logging.getLogger(__name__)
 
-TOPIC_NAME_LENGTH_MAX: Final = 249
 # One transaction must fit ZooKeeper's request limit (1 MiB); a partition takes about 250 bytes of it.
 PARTITIONS_PER_CHANGE_MAX: Final = 2000
 CHANGES_MAX: Final = 20  # attempts to change a topic that another change interrupts
-_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +58,10 @@ class TopicState:
     config: dict[str, str] = field(default_factory=dict)
 
 
-def is_topic_name(name: str) -> bool:
-    """Whether Kafka allows the name, too."""
-    return (
-        name not in {".", ".."} and len(name) <= TOPIC_NAME_LENGTH_MAX and bool(_TOPIC_NAME.fullmatch(name))
-    )
-
-
 def check_topic_name(name: str) -> None:
     """Raises `InvalidTopicError` for a name that Kafka does not allow either."""
     if not is_topic_name(name):
-        raise InvalidTopicError(
-            f"{name!r} is not a topic name: use 1 to {TOPIC_NAME_LENGTH_MAX} characters of a-z A-Z 0-9 . _ - "
-            "other than '.' and '..'"
-        )
+        raise InvalidTopicError(f"{name!r} is not a topic name: use {TOPIC_NAME_RULE}")
 
 
 class TopicRegistry:

@@ -3,7 +3,6 @@
 Owns the two producers (events and reports) and the order in which they are closed.
 """
 
-import re
 import socket
 import struct
 import threading
@@ -29,6 +28,7 @@ from headrace.process.timestamps import OLDEST_MS, time_problem
 from headrace.registry.client import SchemaRegistryClient
 from headrace.registry.serializers import AvroSerializer, record_name_subject
 from headrace.registry.value_validation import SerializationError
+from headrace.wire.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 AUDIT_TOPIC: Final = "_audit"
 PUBLISHED_HEADER: Final = "published-ms"
@@ -40,7 +40,6 @@ LINGER_DEFAULT_MS: Final = 50.0
 IDLE_FINAL_FACTOR: Final = 4
 """A tally becomes final after so many times the longest way of an event without a change."""
 
-_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _MILLISECONDS: Final = struct.Struct(">q")
 _RESERVED_OPTIONS: Final = ("batch_boundary_ms", "observer", "idempotent", "acks")
 
@@ -308,11 +307,9 @@ class EventPublisher(Client):
         return time_ms
 
     def _serializer(self, topic: str) -> AvroSerializer:
-        if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
+        if not isinstance(topic, str) or not is_topic_name(topic):
             # Brokers refuse it, and the audit a whole report that names it.
-            raise InvalidEventError(
-                f"{topic!r:.80}: no topic has this name; expected 1 to 249 letters, digits, '.', '_' and '-'"
-            )
+            raise InvalidEventError(f"{topic!r:.80} is not a topic name: use {TOPIC_NAME_RULE}")
         with self._lock:
             text = self._schemas.get(topic) or read_schema(f"{topic}.avsc", self._schemas_dir)
             self._serializers[topic] = AvroSerializer(self._registry, text)

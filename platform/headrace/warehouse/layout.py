@@ -17,6 +17,8 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
+from headrace.wire.topic_names import is_topic_name
+
 HOUR_MS: Final = 3_600_000
 HOUR_NUMBER_MAX: Final = 70_389_527
 """The last hour of the year 9999, in hours since the epoch."""
@@ -30,7 +32,6 @@ DAY_MIN: Final = -719_162
 DAY_MAX: Final = 2_932_896
 """The same in days since the epoch."""
 
-_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SEQUENCE_DIGITS: Final = 20
 
 
@@ -40,7 +41,7 @@ class TopicNameError(ValueError):
 
 def can_be_table(topic: str) -> bool:
     """Whether a table of the warehouse can have this name."""
-    return bool(_TOPIC.fullmatch(topic)) and topic not in (".", "..") and not topic.startswith("_")
+    return is_topic_name(topic) and not topic.startswith("_")
 
 
 class TopicPaths:

@@ -22,7 +22,6 @@ from headrace.broker.settings.dynamic import DYNAMIC_SETTINGS, SOURCE_DYNAMIC
 from headrace.broker.settings.setting import STRING, Setting
 from headrace.broker.state import BrokerState
 from headrace.broker.topics import SOURCE_BROKER, SOURCE_DEFAULT
-from headrace.coordination.topics import is_topic_name
 from headrace.log.contents import sum_contents
 from headrace.log.directory import partition_of
 from headrace.log.scrub import ScrubFinding
@@ -30,6 +29,7 @@ from headrace.wire.damaged_ranges import DamagedRange
 from headrace.wire.errors import ErrorCode
 from headrace.wire.log_contents import parse_name
 from headrace.wire.messages import Request
+from headrace.wire.topic_names import is_topic_name
 
 TOPIC: Final = 2
 BROKER: Final = 4

@@ -15,10 +15,11 @@ from headrace.broker.leadership.administration import LeadershipAdmin, Outcome
 from headrace.broker.promise import Promise
 from headrace.broker.service import Api, BrokerService
 from headrace.broker.state import BrokerState
-from headrace.coordination.topics import TopicRegistry, is_topic_name
+from headrace.coordination.topics import TopicRegistry
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
+from headrace.wire.topic_names import is_topic_name
 
 PREFERRED: Final = 0
 UNCLEAN: Final = 1

@@ -18,9 +18,10 @@ from headrace.broker.errors import Refused
 from headrace.broker.promise import Promise
 from headrace.broker.state import BrokerState
 from headrace.broker.topics import NewTopic, TopicAdmin
-from headrace.coordination.topics import TopicState, is_topic_name
+from headrace.coordination.topics import TopicState
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
+from headrace.wire.topic_names import is_topic_name
 
 NO_ID: Final = UUID(int=0)
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000  # as in Apache Kafka

@@ -22,11 +22,11 @@ from headrace.audit.topic.avro_times import to_datetime
 from headrace.audit.topic.publish import FLUSH_TIMEOUT_S, AuditPublishError, UnpublishableRecordError
 from headrace.audit.topic.records import AuditRecord, HandoverTally, ProducerReport, ReceivedRecord
 from headrace.audit.topic.validity import COUNT_MAX, NAME_MAX_CHARS, ImpossibleRecordError, check
-from headrace.coordination.topics import is_topic_name
 from headrace.events.schemas import AUDIT_PRODUCER_SCHEMA
 from headrace.process.clock import now_ms
 from headrace.process.status import Answer
 from headrace.registry.strict_json import JsonError, loads, shown
+from headrace.wire.topic_names import is_topic_name
 
 logger = logging.getLogger(__name__)
 

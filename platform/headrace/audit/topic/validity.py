@@ -45,6 +45,7 @@ from headrace.audit.topic.said_of_tables import (
 )
 from headrace.coordination.declared import CHANGES_MAX, DECLARATIONS
 from headrace.events.header import NAME_MAX_CHARS as NAME_MAX_CHARS
+from headrace.wire.topic_names import is_topic_name
 
 TEXT_MAX_CHARS: Final = 10_000
 SEQUENCE_MAX: Final = 2**31 - 1
@@ -55,7 +56,6 @@ RANGES_MAX: Final = 20_000  # sequence ranges of one tally of a producer's repor
 HOURS_MAX: Final = 20_000  # different hours that one record may speak about
 HEARTBEAT_AHEAD_MAX_MS: Final = 24 * HOUR_MS  # a later heartbeat would hide all true ones until then
 
-_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _DIGEST: Final = re.compile(rf"[0-9a-f]{{{DIGEST_CHARS}}}")
 _TIERS: Final = (DATACENTER_TIER, ANALYSIS_TIER)
 
@@ -358,7 +358,7 @@ def _check_hours(starts_ms: Iterable[int]) -> None:
 
 
 def _check_topic(topic: str) -> None:
-    _require(_TOPIC.fullmatch(topic) is not None, f"no topic can have the name {shown(topic)}")
+    _require(is_topic_name(topic), f"no topic can have the name {shown(topic)}")
 
 
 def _check_name(what: str, name: str) -> None:
