@@ -277,7 +277,8 @@ class Transport:
         if core.closed:
             return 0
         core.release_responses()
-        self._account()  # what was served since
+        if core.queued_bytes or self._rest_bytes:
+            self._account()  # some of it may be served by now
         budget = SEND_BYTES_PER_WAKEUP
         try:
             while core.outgoing and budget > 0:
