@@ -26,7 +26,6 @@ from headrace.cli.context import context, site
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, out, plain, print_json
 from headrace.cli.values import parse_span_ms, parse_time_ms
-from headrace.warehouse.layout import hour_name
 
 HOUR_MS = 3_600_000
 
@@ -56,6 +55,8 @@ class _Steps(NamedTuple):
         return sum(plan.record_count for _, plan in self.resends)
 
     def to_json(self) -> dict[str, Any]:
+        from headrace.warehouse.layout import hour_name
+
         return {
             "events_to_bring": self.resent,
             "events_to_load": self.unloaded,
@@ -204,6 +205,8 @@ def _partition_count(datacenter: str, topic: str, verdict: Any) -> int:
 
 
 def _print_plan(steps: _Steps, topic: str, *, json: bool) -> None:
+    from headrace.warehouse.layout import hour_name
+
     if json:
         print_json(steps.to_json())
         return
@@ -266,6 +269,7 @@ def _refill(store: AuditStore, topic: str, hours: Iterable[int], *, quiet: bool)
     from headrace.audit.topic.said_of_tables import RECENT
     from headrace.cli.warehouse import spark, warehouse_with
     from headrace.warehouse import api
+    from headrace.warehouse.layout import hour_name
 
     options = warehouse_with(topic, store)
     with spark(f"refill {topic}", quiet=quiet) as session:
