@@ -74,7 +74,7 @@ class Keeper:
         self.home = home
         self._desired = desired
         self._make_unit = make_unit
-        self._ending = ending
+        self.ending = ending
         self._reached = reached
         self._supervisor = Supervisor(home, agent_url)
         self._desired_units: dict[str, DesiredUnit] = {}
@@ -176,7 +176,7 @@ class Keeper:
         while True:
             (report,) = self.reports([name], with_drift=False)
             is_over = report.is_ready or report.has_failed or time.monotonic() >= deadline
-            if is_over or self._ending.wait(POLL_INTERVAL_S):
+            if is_over or self.ending.wait(POLL_INTERVAL_S):
                 return self.reports([name])[0]
 
     def _observe(self) -> tuple[dict[str, UnitState], Differences]:

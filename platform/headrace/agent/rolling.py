@@ -6,10 +6,12 @@ Owns the order, when to refuse, and when to stop. `keeper` restarts each unit.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headrace.agent.errors import BusyError, NotReadyError, NotReadyForRestartError
+from headrace.agent.in_sync import InSyncWatch
 from headrace.agent.keeper import Keeper
 from headrace.agent.report import UnitReport
 
@@ -22,7 +24,8 @@ class Rolling:
         self._lock = threading.Lock()
 
     def roll(self, names: Sequence[str], wait_s: float) -> Iterator[UnitReport]:
-        """Restarts one unit after another, each once those before it are ready.
+        """Restarts one unit after another, each once those before it are ready; a broker is ready when it has
+        in sync again what it had before.
 
         Raises `NotReadyForRestartError` before anything is restarted if one of them is not ready, and
         `NotReadyError` if one does not come back within `wait_s`, or does not stay; the units after it are
@@ -40,11 +43,16 @@ class Rolling:
                     )
             for number, name in enumerate(names):
                 self._check_still_ready(names, number)
+                replicas = InSyncWatch(self._keeper.unit(name))
+                deadline_s = time.monotonic() + wait_s
                 self._keeper.restart(name)
                 report = self._keeper.wait_ready(name, wait_s)
-                if not report.is_ready:
+                problem = report.problem
+                if problem is None:
+                    problem = replicas.wait(deadline_s - time.monotonic(), self._keeper.ending)
+                if problem is not None:
                     raise NotReadyError(
-                        f"unit {name} is not ready within {wait_s:g} s of its restart: {report.problem}",
+                        f"unit {name} is not ready within {wait_s:g} s of its restart: {problem}",
                         _details(report, restarted=names[:number], left_alone=names[number + 1 :]),
                     )
                 yield report

@@ -5,11 +5,11 @@ A new kind is one class here; its attributes and its description come from its m
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.agent import configuration
 from headrace.coordination.errors import CoordinationError
-from headrace.provider import draining, holdings, replacing
+from headrace.provider import draining, holdings, replacing, restarting
 from headrace.provider.clusters import PLAN_TIMEOUT_S, admin_client
 from headrace.provider.holdings import Holdings
 from headrace.provider.planning import ResourceChange, ResourcePlan
@@ -20,6 +20,9 @@ from headrace.provider.unit_kind import UnitKind
 from headrace.provider.unit_resource import UnitResource
 from headrace.provider.values import Values
 from headrace.warehouse.hdfs.errors import HdfsError
+
+if TYPE_CHECKING:
+    from headrace.agent.client import AgentClient
 
 # ZooKeeper's `preAllocSize` as the agent configures it: the size of a transaction log once there is one.
 TRANSACTION_LOG_MIN_BYTES: Final = 1 << 20
@@ -96,6 +99,14 @@ class BrokerResource(UnitResource):
             state = super().create(call, planned)
             replacing.wait_until_in_sync(call, state)
             return state
+
+    def change_in_turn(
+        self, call: ResourceCall, client: AgentClient, planned: Values, prior: Values
+    ) -> Values:
+        before = restarting.partitions_in_sync(prior)
+        state = super().change_in_turn(call, client, planned, prior)
+        restarting.wait_until_back(call, state, before, self.context.ready_timeout_s)
+        return state
 
     def delete(self, call: ResourceCall, prior: Values) -> None:
         with self.context.slots.hold(f"{prior['datacenter']} {self.kind.name}", prior["name"]):
