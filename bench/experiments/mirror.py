@@ -72,7 +72,7 @@ def between_clusters(bench: Bench) -> Row:
         _contender(bench, HEADRACE, ours, mirror.start_headrace, 1, ours_bytes),
         _contender(bench, MIRROR_MAKER, theirs, mirror.start_mirror_maker, 3, theirs_bytes),
     ]
-    run_rounds(row, contenders, bench.scale.rounds)
+    run_rounds(row, contenders, bench.scale.long_rounds)
     return row
 
 

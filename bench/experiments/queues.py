@@ -149,7 +149,7 @@ def produced(bench: Bench) -> Row:
         _contender(bench, row, kind, lambda _: None, lambda queue, kind=kind: kind.produce(queue, work))  # type: ignore[misc]
         for kind in _kinds(bench)
     ]
-    run_rounds(row, contenders, bench.scale.rounds)
+    run_rounds(row, contenders, bench.scale.long_rounds)
     return row
 
 
@@ -167,7 +167,7 @@ def consumed(bench: Bench) -> Row:
         contenders.append(
             _contender(bench, row, kind, fill, lambda queue, kind=kind: kind.consume(queue, work))  # type: ignore[misc]
         )
-    run_rounds(row, contenders, bench.scale.rounds)
+    run_rounds(row, contenders, bench.scale.long_rounds)
     return row
 
 
