@@ -19,11 +19,11 @@ WAIT_MAX_S = 60.0
 SESSION_MS = 2_000
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
+def wait_for(condition: Callable[[], bool], *, every_s: float = 0.02) -> None:
     deadline = time.monotonic() + WAIT_MAX_S
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
+        time.sleep(every_s)
 
 
 @pytest.fixture
@@ -161,10 +161,11 @@ def test_two_thousand_partitions_of_a_dead_broker_have_new_leaders_soon(
         topics = registry.list().values()
         return sum(state.leader == 1 for topic in topics for state in topic.partitions.values())
 
-    wait_for(lambda: led_by_one() == 0)
+    # Seldom: each look reads 2,000 partitions, with ZooKeeper and cores that the controller needs.
+    wait_for(lambda: led_by_one() == 0, every_s=0.5)
     took_s = time.monotonic() - ended_s
     print(
         [line for broker in cluster.brokers for line in broker.output().splitlines() if "controller:" in line]
     )
     print(f"2,000 partitions have new leaders after {took_s:.2f} s")
-    assert took_s < 40
+    assert took_s < 15
