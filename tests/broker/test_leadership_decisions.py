@@ -35,7 +35,7 @@ def states(draw: st.DrawFn) -> PartitionState:
 @st.composite
 def brokers(draw: st.DrawFn) -> Brokers:
     alive = draw(SETS)
-    return Brokers(alive, draw(SETS) & alive, frozenset())
+    return Brokers(alive, draw(SETS) & alive)
 
 
 def check(before: PartitionState, after: PartitionState) -> None:
@@ -58,7 +58,7 @@ def test_an_election_keeps_what_must_hold_in_every_state(
     assert after.replicas == state.replicas
     assert after.leader == NO_LEADER or after.leader in known.alive
     assert after.isr, "somebody keeps what was acknowledged"
-    if not is_unclean(state, after):
+    if not is_unclean(state, after, known):
         assert set(after.isr) <= set(state.isr), "an election makes nobody in sync"
     else:
         assert unclean and not set(state.isr) & known.alive
@@ -173,11 +173,11 @@ def test_an_unclean_election_is_a_choice() -> None:
     known = Brokers({2, 3})
     assert elect(state, known, unclean=False) == at(NO_LEADER, 5, (1,))
     elected = elect(state, known, unclean=True)
-    assert elected == at(2, 5, (2,)) and is_unclean(state, elected)
-    assert not is_unclean(at(1, 4, (1, 2)), at(2, 5, (2,)))
-    nobody_else = Brokers({1}, frozenset({1}), frozenset({1}))
+    assert elected == at(2, 5, (2,)) and is_unclean(state, elected, known)
+    assert not is_unclean(at(1, 4, (1, 2)), at(2, 5, (2,)), known)
+    nobody_else = Brokers({1}, {1}, {1: 70})
     elected = elect(state, nobody_else, unclean=True)
-    assert elected == at(1, 5, (1,)) and is_unclean(state, elected, nobody_else.empty), "with an empty disk"
+    assert elected == at(1, 5, (1,)) and is_unclean(state, elected, nobody_else), "with an empty disk"
 
 
 def test_an_unclean_election_prefers_who_had_the_partition() -> None:
@@ -186,13 +186,27 @@ def test_an_unclean_election_prefers_who_had_the_partition() -> None:
     elected = elect(state, Brokers({2, 3, 4}), unclean=True)
     assert (elected.leader, elected.isr) == (2, (2,))
     assert elect(state, Brokers({3, 4}), unclean=True).leader == 3, "nobody else is there"
-    assert elect(state, Brokers({2, 3}, empty={2}), unclean=True).leader == 3, "an empty disk is worse"
+    assert elect(state, Brokers({2, 3}, other_disks={2: 70}), unclean=True).leader == 3, (
+        "an empty disk is worse"
+    )
 
 
 def test_a_broker_with_an_empty_disk_is_not_in_sync() -> None:
     """KIP-903: not even as the last one. A partition with one replica has no other choice."""
-    known = Brokers({1, 2}, bounced={1}, empty={1})
+    known = Brokers({1, 2}, bounced={1}, other_disks={1: 70})
     assert elect(at(1, 4, (1, 2)), known, unclean=False) == at(2, 5, (2,))
     assert elect(at(NO_LEADER, 4, (1,)), known, unclean=False) == at(NO_LEADER, 4, ())
     assert elect(at(NO_LEADER, 4, (1,)), known, unclean=True) == at(2, 5, (2,))
     assert elect(at(1, 4, (1,), (1,)), known, unclean=False) == at(1, 4, (1,), (1,))
+
+
+def test_a_partition_that_was_created_since_is_on_the_present_disk() -> None:
+    """Simulated world 920342: alone with its new disk a broker led a new topic before there was a controller.
+    The next one took it out of the in-sync set, as the last member: nobody could lead any more.
+    """
+    known = Brokers({1, 2}, bounced={1}, other_disks={1: 70})
+    older, newer = (replace(at(1, 0, (1,)), created_zxid=zxid) for zxid in (69, 71))
+    assert elect(older, known, unclean=False) == at(NO_LEADER, 1, ())
+    assert elect(newer, known, unclean=False) == at(1, 1, (1,))
+    assert elect(replace(newer, isr=(1, 2, 3)), known, unclean=False) == at(2, 1, (2,))
+    assert not is_unclean(newer, at(1, 1, (1,)), known) and is_unclean(older, at(1, 1, (1,)), known)

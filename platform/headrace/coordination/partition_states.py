@@ -6,7 +6,7 @@ Does not decide who leads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -36,6 +36,7 @@ class PartitionState:
     """`leader`: a broker id, or NO_LEADER. `replicas[0]`: the preferred leader. `isr`: in-sync replicas.
 
     `adding` and `removing`: the replicas that a reassignment adds and will drop; both are in `replicas`.
+    `created_zxid`: the transaction that created the partition; 0 where the state was not read from ZooKeeper.
     """
 
     leader: int
@@ -44,6 +45,7 @@ class PartitionState:
     isr: tuple[int, ...]
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
+    created_zxid: int = field(default=0, compare=False, repr=False)
 
     @property
     def settled_count(self) -> int:
@@ -333,4 +335,4 @@ def parse_state(path: str, node: Node, listed: PartitionState) -> PartitionState
         isr = tuple(map(documents.int32, fields["isr"]))
     except (KeyError, ValueError, TypeError):
         raise CorruptNodeError(f"{path}: not a partition's state: {node.data[:80]!r}") from None
-    return PartitionState(leader, epoch, listed.replicas, isr, listed.adding, listed.removing)
+    return replace(listed, leader=leader, leader_epoch=epoch, isr=isr, created_zxid=node.stat.created_zxid)

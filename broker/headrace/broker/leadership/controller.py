@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -173,22 +173,22 @@ class Controller:
         brokers_now = Brokers(
             alive=known.brokers.keys(),
             bounced={each.broker.broker_id for each in new},
-            empty={each.broker.broker_id for each in new if each.has_other_disk},
+            other_disks={each.broker.broker_id: each.broker.epoch for each in new if each.has_other_disk},
         )
         rebalance = self._rebalance_interval_s is not None and time.monotonic() >= self._rebalance_at_s
         changes = decide(known, brokers_now, self._unclean, rebalance=rebalance)
-        all_written = self._write(reign, changes, brokers_now.empty) if changes else True
+        all_written = self._write(reign, changes, brokers_now) if changes else True
         if new and all_written:
             self._handled.note([each.broker for each in new], reign.guard)
         if rebalance:
             assert self._rebalance_interval_s is not None
             self._rebalance_at_s = time.monotonic() + self._rebalance_interval_s
 
-    def _write(self, reign: Reign, changes: list[PartitionChange], empty: Set[int]) -> bool:
+    def _write(self, reign: Reign, changes: list[PartitionChange], brokers: Brokers) -> bool:
         """Returns whether nothing is to be decided again: others may have changed a partition meanwhile, or a
         new leader has registered again, and then the watch brings what is now."""
         for change in changes:
-            if is_unclean(change.expected, change.new, empty):
+            if is_unclean(change.expected, change.new, brokers):
                 logger.warning(
                     "%s-%d: no in-sync replica is alive; broker %d leads it by an unclean election: records "
                     "that only brokers %s had are lost",

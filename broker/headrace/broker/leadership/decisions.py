@@ -7,8 +7,8 @@ replicas, and a leader that was elected has a later epoch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
 
 from headrace.coordination.topics import NO_LEADER, PartitionState
 
@@ -16,11 +16,18 @@ from headrace.coordination.topics import NO_LEADER, PartitionState
 @dataclass(frozen=True, slots=True)
 class Brokers:
     """The brokers of a datacenter: `alive` are registered. `bounced` have registered again since the
-    controller looked last, and count as having died and come back. `empty` came back with another disk."""
+    controller looked last, and count as having died and come back. `other_disks`: those of them that came
+    back with another disk, each with its broker epoch: the transaction in which it registered.
+    """
 
     alive: Set[int]
     bounced: Set[int] = frozenset()
-    empty: Set[int] = frozenset()
+    other_disks: Mapping[int, int] = field(default_factory=dict)
+
+    def empty_for(self, state: PartitionState) -> Set[int]:
+        """Returns who came back without what it had of this partition: one that was created since is wholly
+        on the present disk."""
+        return {broker for broker, epoch in self.other_disks.items() if state.created_zxid < epoch}
 
 
 def elect(state: PartitionState, brokers: Brokers, *, unclean: bool) -> PartitionState:
@@ -33,7 +40,8 @@ def elect(state: PartitionState, brokers: Brokers, *, unclean: bool) -> Partitio
     """
     if state.replicas == state.isr == (state.leader,):
         return state  # nobody else can lead: it does as soon as it is back, with what it has
-    held = tuple(r for r in state.isr if r in state.replicas and r not in brokers.empty)
+    empty = brokers.empty_for(state)
+    held = tuple(r for r in state.isr if r in state.replicas and r not in empty)
     steady = tuple(r for r in held if r in brokers.alive and r not in brokers.bounced)
     if steady:
         if state.leader in steady:
@@ -43,7 +51,7 @@ def elect(state: PartitionState, brokers: Brokers, *, unclean: bool) -> Partitio
     if returned:
         return _elected(state, _first(state, returned), returned)
     alive = (r for r in state.replicas if r in brokers.alive)
-    candidates = sorted(alive, key=lambda r: (r in brokers.empty, r in state.adding))
+    candidates = sorted(alive, key=lambda r: (r in empty, r in state.adding))
     if unclean and candidates:
         return _elected(state, candidates[0], (candidates[0],))
     if state.leader == NO_LEADER:
@@ -51,11 +59,11 @@ def elect(state: PartitionState, brokers: Brokers, *, unclean: bool) -> Partitio
     return _elected(state, NO_LEADER, held)
 
 
-def is_unclean(before: PartitionState, after: PartitionState, empty: Set[int] = frozenset()) -> bool:
-    """Whether an election made a leader of a replica that was not in sync, or that came back `empty`."""
+def is_unclean(before: PartitionState, after: PartitionState, brokers: Brokers) -> bool:
+    """Whether an election made a leader of a replica that was not in sync, or that came back empty."""
     if after.leader == NO_LEADER or after.leader_epoch == before.leader_epoch:
         return False
-    return after.leader in empty or after.leader not in (before.leader, *before.isr)
+    return after.leader in brokers.empty_for(before) or after.leader not in (before.leader, *before.isr)
 
 
 def without(state: PartitionState, broker_id: int, alive: Set[int]) -> PartitionState:
