@@ -57,6 +57,20 @@ def test_a_task_that_takes_too_long_ends_and_the_next_one_is_served(workers: Wor
         assert workers.parse(V1) == parse(V1)
 
 
+def test_what_a_task_may_take_is_cpu(workers: Workers) -> None:
+    """On a busy machine a task takes longer, and is not given up for it."""
+    workers.start()
+    with ThreadPoolExecutor(1) as pool:
+        workers.parse('"int"')
+        process = workers._light._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        running = pool.submit(workers.parse, V1)
+        threading.Event().wait(1.2)
+        process.send_signal(signal.SIGCONT)
+        assert running.result() == parse(V1)
+
+
 def test_a_process_that_dies_is_replaced() -> None:
     lane = Lane("tested", task_max_s=60.0)
     task = {"do": "parse", "text": V1}

@@ -1,9 +1,9 @@
 """`python -m headrace.registry.worker`: parses and compares schemas for a registry, one task after the other.
 
 A process of its own, because a schema of a few kB can keep a parser or the compatibility check busy for
-ever, or take all memory: the registry kills it at the task's deadline (`registry.workers`), and other
-requests never wait for it. Tasks and answers are JSON behind a length of four bytes, on standard input and
-output.
+ever, or take all memory: each task has a limit of CPU and of time, which end the process
+(`registry.workers`), and other requests never wait for it. Tasks and answers are JSON behind a length of four
+bytes, on standard input and output.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from headrace.registry.schemas import InvalidSchemaError, parse
 LENGTH: Final = struct.Struct(">I")
 MEMORY_MAX_BYTES: Final = 1 << 30
 OVERDUE_S: Final = 2.0
-"""If the registry was killed, nobody else ends the task."""
+"""If the registry was killed, nobody else ends a task that waits."""
 
 
 def perform(task: dict[str, Any]) -> dict[str, Any]:
@@ -69,8 +69,10 @@ def main() -> int:
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX_BYTES, MEMORY_MAX_BYTES))
     while (task := read_message(sys.stdin.buffer)) is not None:
-        signal.setitimer(signal.ITIMER_REAL, task["deadline_s"] + OVERDUE_S)
+        signal.setitimer(signal.ITIMER_PROF, task["cpu_max_s"])
+        signal.setitimer(signal.ITIMER_REAL, task["wall_max_s"] + OVERDUE_S)
         answer = message(perform(task))
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         sys.stdout.buffer.write(answer)
         sys.stdout.buffer.flush()

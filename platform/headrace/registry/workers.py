@@ -1,12 +1,13 @@
 """Runs the tasks of `registry.worker` in processes of their own, each with a deadline.
 
 Two *lanes*, each with one process: a task that may take long never keeps a short one waiting. A lane has a
-bound of waiting tasks, and a task that does not end in time is ended with its process; the next task gets a
-new one.
+bound of waiting tasks. A task that takes too much CPU, or too long, is ended with its process; the next task
+gets a new one.
 """
 
 import logging
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -24,6 +25,9 @@ from headrace.registry.worker import message, read_message
 logger = logging.getLogger(__name__)
 
 TASK_MAX_S: Final = 4.0
+"""Of the worker's CPU: what a schema may take is the same on a machine that is busy."""
+WALL_FACTOR: Final = 3
+"""How many times as long a task may take by the clock: others wait for it."""
 START_MAX_S: Final = 20.0
 """Of a worker process: it imports two Avro libraries, on a machine that may be busy."""
 HALF_WAIT_S: Final = 1.0
@@ -77,10 +81,14 @@ class Lane:
 
     def _run(self, task: dict[str, Any]) -> dict[str, Any]:
         process = self._running()
-        answer = self._answer(process, {**task, "deadline_s": self._task_max_s}, self._task_max_s)
+        wall_max_s = WALL_FACTOR * self._task_max_s
+        limits = {"cpu_max_s": self._task_max_s, "wall_max_s": wall_max_s}
+        answer = self._answer(process, {**task, **limits}, wall_max_s)
         if not isinstance(answer, dict):
-            # The task took all memory, or an Avro library crashed.
             self._end()
+            if process.returncode == -signal.SIGPROF:  # the limit of its CPU
+                raise TooLongError
+            # The task took all memory, or an Avro library crashed.
             logger.warning(
                 "the registry's %s worker ended with %d during a task", self._name, process.returncode
             )
@@ -127,7 +135,8 @@ class Lane:
                 stdout=subprocess.PIPE,
             )
             # A first task, so that the time of its imports does not count as a schema's.
-            first = {"do": "parse", "text": '"int"', "deadline_s": START_MAX_S}
+            limits = {"cpu_max_s": START_MAX_S, "wall_max_s": START_MAX_S}
+            first = {"do": "parse", "text": '"int"', **limits}
             try:
                 answer = self._answer(self._process, first, START_MAX_S)
             except TooLongError:
