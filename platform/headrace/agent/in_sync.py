@@ -7,7 +7,6 @@ restart may leave a partition with too few replicas in sync. Units of other kind
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING, Final
 
 from headrace.agent.probes import BrokerProbe
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
 
 ANSWER_MAX_S: Final = 5.0
 POLL_S: Final = 0.25
-LOOKS: Final = 2
-"""So often in a row a broker must be in sync: the first look may be older than the restart."""
-NAMED_MAX: Final = 3
 
 
 class InSyncWatch:
@@ -45,28 +41,12 @@ class InSyncWatch:
         """
         if self._probe is None or not self._before:
             return None
-        deadline_s = time.monotonic() + wait_s
-        looks = 0
-        while True:
-            problem = self._lacks(self._probe)
-            looks = 0 if problem else looks + 1
-            if looks == LOOKS:
-                return None
-            if time.monotonic() >= deadline_s or ending.wait(POLL_S):
-                return problem or "whether it is in sync again was not seen in time"
+        from headrace.client.in_sync import wait_until_back
 
-    def _lacks(self, probe: BrokerProbe) -> str | None:
-        from headrace.client.in_sync import behind
-
-        topics = _topics(probe)
-        if isinstance(topics, str):
-            return f"what it has in sync is not known: {topics}"
-        late = behind(probe.broker_id, topics, self._before)
-        if not late:
-            return None
-        some = ", ".join(f"{topic}-{number}" for topic, number in late[:NAMED_MAX])
-        more = ", …" if len(late) > NAMED_MAX else ""
-        return f"it still fetches {len(late)} of its partitions ({some}{more})"
+        probe = self._probe
+        return wait_until_back(
+            probe.broker_id, self._before, lambda: _topics(probe), lambda: ending.wait(POLL_S), wait_s
+        )
 
 
 def _topics(probe: BrokerProbe) -> dict[str, TopicInfo] | str:

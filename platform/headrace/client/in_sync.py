@@ -1,14 +1,20 @@
-"""What a broker has in sync: noted before its restart, and compared after it.
+"""What a broker has in sync: noted before its restart, and waited for after it.
 
 Owns the rule by which a restarted broker is back: each partition that it had in sync it has in sync again,
-unless it leads it, or nobody does. Who waits, and for how long, the caller says.
+unless it leads it, or nobody does. How the cluster is asked, how often, and for how long, the caller says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
 from headrace.client.cluster import TopicInfo, TopicPartition
+
+LOOKS: Final = 2
+"""So often in a row a broker must be in sync: the first look may be older than its restart."""
+NAMED_MAX: Final = 3
 
 
 def in_sync_of(broker_id: int, topics: Mapping[str, TopicInfo]) -> frozenset[TopicPartition]:
@@ -22,19 +28,55 @@ def in_sync_of(broker_id: int, topics: Mapping[str, TopicInfo]) -> frozenset[Top
 
 
 def behind(
-    broker_id: int, topics: Mapping[str, TopicInfo], before: Collection[TopicPartition]
+    broker_id: int, topics: Mapping[str, TopicInfo], before: Collection[TopicPartition] | None = None
 ) -> list[TopicPartition]:
-    """Returns those partitions of `before` that the broker still has to fetch, in order.
+    """Returns those partitions of `before` (None: of all) that the broker still has to fetch, in order.
 
     One that was deleted or moved to others meanwhile is none of them, nor is one without a leader: there is
     nothing to fetch from.
     """
-    late = []
-    for name, number in before:
-        topic = topics.get(name)
-        partition = topic.partitions.get(number) if topic is not None else None
-        if partition is None or partition.leader < 0:
-            continue
-        if broker_id in partition.replicas and broker_id not in partition.isr:
-            late.append((name, number))
-    return sorted(late)
+    return sorted(
+        (name, number)
+        for name, topic in topics.items()
+        for number, partition in topic.partitions.items()
+        if (before is None or (name, number) in before)
+        and partition.leader >= 0
+        and broker_id in partition.replicas
+        and broker_id not in partition.isr
+    )
+
+
+def wait_until_back(
+    broker_id: int,
+    before: Collection[TopicPartition],
+    look: Callable[[], Mapping[str, TopicInfo] | str],
+    pause: Callable[[], bool],
+    timeout_s: float,
+) -> str | None:
+    """Returns None once the broker has in sync what it had before, or what it lacks: after `timeout_s`, or
+    when `pause` says that the wait is over.
+
+    `look` returns all topics, or why they are not known; `pause` waits between two looks.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    looks = 0
+    while looks < LOOKS:
+        topics = look()
+        problem = _lacks(broker_id, topics, before)
+        looks = 0 if problem else looks + 1
+        if looks < LOOKS and (time.monotonic() >= deadline_s or pause()):
+            return problem or "whether it is in sync again was not seen in time"
+    return None
+
+
+def _lacks(
+    broker_id: int, topics: Mapping[str, TopicInfo] | str, before: Collection[TopicPartition]
+) -> str | None:
+    if isinstance(topics, str):
+        return f"what it has in sync is not known: {topics}"
+    late = behind(broker_id, topics, before)
+    if not late:
+        return None
+    some = ", ".join(f"{topic}-{number}" for topic, number in late[:NAMED_MAX])
+    more = ", …" if len(late) > NAMED_MAX else ""
+    return f"it still fetches {len(late)} of its partitions ({some}{more})"

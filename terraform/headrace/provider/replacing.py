@@ -103,6 +103,7 @@ def wait_until_in_sync(call: ResourceCall, state: Values) -> None:
     """Returns once the broker has fetched its replicas; warns of those that it has not after
     `drain_timeout_s`, or on Ctrl-C: after an error Terraform would replace it once more."""
     from headrace.client.errors import ClientError
+    from headrace.client.in_sync import behind
 
     broker_id, name = int(state["broker_id"]), str(state["name"])
     timeout_s = float(state.get("drain_timeout_s") or DRAIN_TIMEOUT_DEFAULT_S)
@@ -111,13 +112,7 @@ def wait_until_in_sync(call: ResourceCall, state: Values) -> None:
 
     def is_in_sync() -> bool:
         nonlocal late, reported_s
-        late = [
-            f"{topic}-{number}"
-            for topic, info in sorted(admin.topics().items())
-            for number, partition in sorted(info.partitions.items())
-            # Without a leader there is nothing to fetch from.
-            if partition.leader >= 0 and broker_id in partition.replicas and broker_id not in partition.isr
-        ]
+        late = [f"{topic}-{number}" for topic, number in behind(broker_id, admin.topics())]
         if late and time.monotonic() - reported_s >= REPORT_EVERY_S:
             reported_s = time.monotonic()
             logger.info("%s fetches its replicas: %s left", name, plural(len(late), "partition"))
