@@ -13,9 +13,8 @@ from headrace.agent.probes import BrokerProbe
 from headrace.agent.unit import Unit
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from headrace.client.cluster import TopicInfo, TopicPartition
+    from headrace.client.cluster import TopicInfo
+    from headrace.client.in_sync import Return
 
 ANSWER_MAX_S: Final = 5.0
 POLL_S: Final = 0.25
@@ -29,24 +28,29 @@ class InSyncWatch:
 
     def __init__(self, unit: Unit) -> None:
         self._probe = unit.probe if isinstance(unit.probe, BrokerProbe) else None
-        self._before: Collection[TopicPartition] = ()
+        self._broker: Return | None = None
         if self._probe is not None and isinstance(topics := _topics(self._probe), dict):
-            from headrace.client.in_sync import in_sync_of
+            from headrace.client.in_sync import Return, in_sync_of
 
-            self._before = in_sync_of(self._probe.broker_id, topics)
+            if before := in_sync_of(self._probe.broker_id, topics):
+                self._broker = Return(self._probe.broker_id, before)
+
+    def look(self) -> str | None:
+        """Returns None once the broker is in sync again, or what it lacks: one look of those of `wait`."""
+        if self._probe is None or self._broker is None:
+            return None
+        return self._broker.look(_topics(self._probe))
 
     def wait(self, wait_s: float, ending: threading.Event) -> str | None:
         """Returns None once the broker is in sync again, or what it still lacks: after `wait_s`, or when
         `ending` is set.
         """
-        if self._probe is None or not self._before:
-            return None
         from headrace.client.in_sync import wait_until_back
 
+        if self._probe is None or self._broker is None:
+            return None
         probe = self._probe
-        return wait_until_back(
-            probe.broker_id, self._before, lambda: _topics(probe), lambda: ending.wait(POLL_S), wait_s
-        )
+        return wait_until_back(self._broker, lambda: _topics(probe), lambda: ending.wait(POLL_S), wait_s)
 
 
 def _topics(probe: BrokerProbe) -> dict[str, TopicInfo] | str:

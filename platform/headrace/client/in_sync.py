@@ -46,26 +46,34 @@ def behind(
     )
 
 
+class Return:
+    """A restarted broker's way back to what it had in sync `before`, as one look after another shows it."""
+
+    def __init__(self, broker_id: int, before: Collection[TopicPartition]) -> None:
+        self._broker_id = broker_id
+        self._before = before
+        self._looks = 0
+
+    def look(self, topics: Mapping[str, TopicInfo] | str) -> str | None:
+        """Returns None once the broker is back, or what it lacks. `topics`: all, or why they are unknown."""
+        problem = _lacks(self._broker_id, topics, self._before)
+        self._looks = 0 if problem else self._looks + 1
+        return problem or (None if self._looks >= LOOKS else "whether it is in sync again was not seen yet")
+
+
 def wait_until_back(
-    broker_id: int,
-    before: Collection[TopicPartition],
-    look: Callable[[], Mapping[str, TopicInfo] | str],
+    broker: Return,
+    topics: Callable[[], Mapping[str, TopicInfo] | str],
     pause: Callable[[], bool],
     timeout_s: float,
 ) -> str | None:
-    """Returns None once the broker has in sync what it had before, or what it lacks: after `timeout_s`, or
-    when `pause` says that the wait is over.
-
-    `look` returns all topics, or why they are not known; `pause` waits between two looks.
+    """Returns None once the broker is back, or what it lacks: after `timeout_s`, or when `pause`, which waits
+    between two looks, says that the wait is over.
     """
     deadline_s = time.monotonic() + timeout_s
-    looks = 0
-    while looks < LOOKS:
-        topics = look()
-        problem = _lacks(broker_id, topics, before)
-        looks = 0 if problem else looks + 1
-        if looks < LOOKS and (time.monotonic() >= deadline_s or pause()):
-            return problem or "whether it is in sync again was not seen in time"
+    while (problem := broker.look(topics())) is not None:
+        if time.monotonic() >= deadline_s or pause():
+            return problem
     return None
 
 

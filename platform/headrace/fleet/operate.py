@@ -30,6 +30,7 @@ from headrace.agent.processes import end_units_left_in, left_units
 from headrace.agent.report import ChangeOutcome, UnitReport
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.unit import Unit, levels
+from headrace.fleet.changing import Changing
 from headrace.fleet.foreign import MADE_BY, ForeignUnit, ForeignUnitsError, foreign_units
 from headrace.fleet.home_lock import locked
 from headrace.fleet.units import units_of
@@ -85,25 +86,25 @@ def up(
     with locked(site.home), ensure_agent(site.home, site.agent_address, made_by=MADE_BY) as agent:
         permit(AgentHome(site.home).permitted, (unit.configuration for unit in units))
         try:
-            unchanged = _delete_unwanted(agent, units, may_change)
+            unchanged, ready = _delete_unwanted(agent, units, may_change)
         except SiteError:
             end_idle_daemon(site.home, agent)
             raise
-        if waiting is None:
-            _start_in_order(agent, units, unchanged, observe)
-            return
+        changing = Changing(units, ready, unchanged)
 
-        def start(unit: Unit) -> None:
+        def start(unit: Unit) -> float:
+            wait_s = changing.begin(unit)
             if unit.name not in unchanged:
                 agent.put(unit.name, _configuration(unit))
+            return wait_s
 
-        start_all(
-            units,
-            waiting,
-            start=start,
-            reports=lambda names: agent.units(names, with_drift=False),
-            observe=observe,
-        )
+        def reports(names: list[str]) -> list[UnitReport]:
+            return changing.judged(agent.units(names, with_drift=False))
+
+        if waiting is None:
+            _start_in_order(agent, changing.units, start, reports, observe)
+        else:
+            start_all(changing.units, waiting, start=start, reports=reports, observe=observe)
 
 
 @contextmanager
@@ -127,10 +128,13 @@ def prepared(site: Site, units: Sequence[Unit]) -> Iterator[AgentClient]:
             raise
 
 
-def _delete_unwanted(agent: AgentClient, units: Sequence[Unit], may_change: MayChange) -> set[str]:
+def _delete_unwanted(
+    agent: AgentClient, units: Sequence[Unit], may_change: MayChange
+) -> tuple[set[str], set[str]]:
     """Deletes the agent's units that are not among `units`, or that hold an address another unit needs now.
 
-    Returns the names of the units that the agent already has with the same configuration.
+    Returns the names of the units that the agent already has with the same configuration, and of those that
+    are ready now.
     """
     conflicts: list[Conflict] = []
     unchanged: set[str] = set()
@@ -149,27 +153,32 @@ def _delete_unwanted(agent: AgentClient, units: Sequence[Unit], may_change: MayC
     reports = agent.units(with_drift=False)
     if (others := foreign_units(reports, wanted, conflicting)) and not may_change(others):
         raise ForeignUnitsError(others)
+    ready = {report.name for report in reports if report.is_ready}
     for report in reports:
         if report.name not in wanted or report.name in conflicting:
             agent.delete(report.name)
             unchanged.discard(report.name)
-    return unchanged
+            ready.discard(report.name)
+    return unchanged, ready
 
 
 def _start_in_order(
-    agent: AgentClient, units: Sequence[Unit], unchanged: Collection[str], observe: Observer
+    agent: AgentClient,
+    units: Sequence[Unit],
+    start: Callable[[Unit], float],
+    reports: Callable[[list[str]], Sequence[UnitReport]],
+    observe: Observer,
 ) -> None:
+    """`start` returns how many seconds a unit may take until it is ready."""
     deadlines: dict[str, float] = {}
     ready: set[str] = set()
     by_name = {unit.name: unit for unit in units}
     while len(ready) < len(units):
         for unit in may_start(units, deadlines, ready):
             observe(unit, "starting")
-            if unit.name not in unchanged:
-                agent.put(unit.name, _configuration(unit))
-            deadlines[unit.name] = time.monotonic() + unit.start_timeout_s
+            deadlines[unit.name] = time.monotonic() + start(unit)
         waiting = [name for name in deadlines if name not in ready]
-        for report in agent.units(waiting, with_drift=False):
+        for report in reports(waiting):
             if report.is_ready:
                 ready.add(report.name)
                 observe(by_name[report.name], "ready")

@@ -42,7 +42,7 @@ def start_all(
     units: Sequence[Unit],
     waiting: Waiting,
     *,
-    start: Callable[[Unit], None],
+    start: Callable[[Unit], object],
     reports: Callable[[list[str]], Sequence[UnitReport]],
     observe: Callable[[Unit, str], None],
 ) -> None:

@@ -38,8 +38,9 @@ def wait_until_back(
 
     if not before:
         return
+    broker = in_sync.Return(int(state["broker_id"]), before)
     problem = in_sync.wait_until_back(
-        int(state["broker_id"]), before, lambda: _topics(state), lambda: call.stopping.wait(POLL_S), timeout_s
+        broker, lambda: _topics(state), lambda: call.stopping.wait(POLL_S), timeout_s
     )
     if problem is not None and not call.stopping.is_set():
         raise ResourceError(
