@@ -2,7 +2,9 @@
 
 An auditor counts the partition as its leader shows it, through the real handlers, and dies now and then. In
 the end publishers report what they were handed, a copy and a load of all that is left are reported, and the
-report must call lost exactly what no log holds any more, and complete every other hour.
+report must call lost exactly what no log holds any more. Every other hour is complete, or unknown by exactly
+the records that no publisher reported: a batch that an unclean election cut off was sent again by another
+number, and comes back with an older copy of a disk.
 """
 
 from __future__ import annotations
@@ -209,16 +211,21 @@ class SimAudit:
         copy = SimLog()
         copy.topic_id = str(TOPIC_ID)
         held: Counter[tuple[int, int, int]] = Counter()
+        reported = {each.place for one in producers for each in one.handed}
+        unreported: Counter[int] = Counter()
         for at, header in hop(content):
             data = content[at : at + header.size_bytes]
             copy.append_stored(Stored(at, data, header.partition_leader_epoch))
-            held[header.producer_id, header.producer_epoch, header.base_sequence] += 1
+            place = header.producer_id, header.producer_epoch, header.base_sequence
+            held[place] += 1
+            if place not in reported:
+                unreported[hour_of(header.base_timestamp_ms)] += header.record_count
         self._say_of_copy(copy)
         for producer in producers:
             self._say([_report_of(producer)], producer.name)
         lost = Counter(_harm(each) for one in producers for each in one.handed if not held[each.place])
         hours = {hour_of(each.time_ms) for one in producers for each in one.handed}
-        return self._compare(lost, hours)
+        return self._compare(lost, hours | unreported.keys(), unreported)
 
     def _say_of_copy(self, copy: SimLog) -> None:
         partition = CountedPartition(TOPIC, 0, SOURCE, (ANALYSIS_TIER,))
@@ -227,7 +234,7 @@ class SimAudit:
         loaded = LoadedPartition(0, 0, copy.end, tuple(copy.hours(0, copy.end)))
         self._say([LoadReport(WAREHOUSE, TOPIC, 1, self._now_ms, (loaded,))], "warehouse")
 
-    def _compare(self, lost: Counter[Harm], hours: set[int]) -> list[str]:
+    def _compare(self, lost: Counter[Harm], hours: set[int], unreported: Counter[int]) -> list[str]:
         store = _empty_store()
         store.fold(self._said)
         verdicts = list(report(store, now_ms=self._now_ms + LATER_MS).verdicts)
@@ -238,10 +245,15 @@ class SimAudit:
         broken = {harm.hour_ms for harm in lost}
         for hour_ms in sorted(hours):
             verdict = status.get(hour_ms)
-            expected = Status.LOST if hour_ms in broken else Status.COMPLETE
-            if verdict is None or verdict.status is not expected:
+            at_best = Status.UNKNOWN if unreported[hour_ms] else Status.COMPLETE
+            expected = Status.LOST if hour_ms in broken else at_best
+            unknown = 0 if verdict is None else verdict.count(Status.UNKNOWN)
+            if verdict is None or verdict.status is not expected or unknown != unreported[hour_ms]:
                 said = "nothing" if verdict is None else f"{verdict.status}: {verdict.findings[:2]}"
-                problems.append(f"hour {hour_ms} is {expected}, and the audit says {said}")
+                problems.append(
+                    f"hour {hour_ms} is {expected}, {unreported[hour_ms]} of its records were not reported, "
+                    f"and the audit says {said}"
+                )
         return problems[:SHOWN_MAX]
 
 
