@@ -118,8 +118,21 @@ class KindScore:
 
     def _note(self, what: str, seed: int, place: str, said: tuple[str, ...]) -> None:
         self.seeds.setdefault(what, set()).add(seed)
-        if sum(answer.what == what for answer in self.answers) < SHOWN_MAX:
-            self.answers.append(Answer(what, place, said[:SAID_MAX]))
+        self._show(Answer(what, place, said[:SAID_MAX]))
+
+    def _show(self, answer: Answer) -> None:
+        if sum(each.what == answer.what for each in self.answers) < SHOWN_MAX:
+            self.answers.append(answer)
+
+    def merge(self, other: KindScore) -> None:
+        """Adds the score of other plants of this kind."""
+        self.outcomes += other.outcomes
+        self.false += other.false
+        self.seconds += other.seconds
+        for what, seeds in other.seeds.items():
+            self.seeds.setdefault(what, set()).update(seeds)
+        for answer in other.answers:
+            self._show(answer)
 
     @property
     def is_good(self) -> bool:
@@ -168,6 +181,11 @@ class Score:
         for harm, count in surplus.items():
             plant = next((each for each in plants if harm.identity in each.touched), plants[0])
             self.of(plant.kind).add_false(count, plant.seed, plant.place, [f"{harm}, {count} times"])
+
+    def merge(self, other: Score) -> None:
+        """Adds the score of other worlds."""
+        for name, kind in other.kinds.items():
+            self.of(name).merge(kind)
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain data for `json.dumps`: sums, then each kind."""
