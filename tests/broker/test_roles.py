@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID, uuid4
@@ -164,6 +165,21 @@ def test_a_leader_that_stood_still_does_not_hold_that_against_its_followers(role
         in_sync.check()
         roles.bench.workers.run()
     assert [change.new.isr for change in registry.changes] == [(ME,)]
+
+
+def test_the_in_sync_set_of_a_topic_that_was_made_again_is_not_its_predecessors(roles: Roles) -> None:
+    """The broker has seen the new topic, and leads the old one until its log is closed."""
+    state, registry, now_ms = roles.bench.state, roles.bench.registry, 0
+    state.monotonic_ms = lambda: now_ms
+    in_sync = InSyncChanges(state, cast(Any, registry), cast(Any, roles.bench.workers), 4_000)
+    roles.become(ME, 3)
+    new = replace(topic(ME, 3), topic_id=UUID(int=77))
+    state.view = state.view.with_brokers(roles.bench.brokers(1)).with_topics({"t": new})
+    for _ in range(9):
+        now_ms += 1_000
+        in_sync.check()
+        roles.bench.workers.run()
+    assert roles.led is not None and not registry.changes
 
 
 def test_a_broker_that_was_started_again_leads_only_in_a_later_epoch(roles: Roles) -> None:

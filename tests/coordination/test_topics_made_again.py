@@ -89,6 +89,25 @@ def test_a_topic_that_was_made_again_is_itself(
         assert "retention.ms" not in found.config
 
 
+def test_leaders_and_in_sync_sets_are_those_of_one_topic(zookeeper: ZooKeeperRoom) -> None:
+    """A leader's follower caught up with the topic that is gone, not with the one of the same state now."""
+    with zookeeper.session() as session:
+        registry = TopicRegistry(session)
+        states = []
+        for _ in range(2):
+            delete(registry)
+            registry.create("t", uuid4(), {0: (1, 2)})
+            both = registry.get("t").partitions[0]
+            registry.set_partition_state("t", 0, replace(both, isr=(1,)), expected=both)
+            states.append(registry.get("t").partitions[0])
+        gone, present = states
+        assert gone == present
+        (problem,) = registry.set_partition_states([PartitionChange("t", 0, gone, replace(gone, isr=(1, 2)))])
+        assert isinstance(problem, TopicNotRegisteredError) and "made again" in str(problem)
+        assert registry.get("t").partitions[0].isr == (1,)
+        registry.set_partition_state("t", 0, replace(present, isr=(1, 2)), expected=present)
+
+
 def test_partitions_that_were_added_are_added_once_though_the_answer_was_lost(
     zookeeper: ZooKeeperRoom, monkeypatch: pytest.MonkeyPatch
 ) -> None:

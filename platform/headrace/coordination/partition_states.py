@@ -36,7 +36,8 @@ class PartitionState:
     """`leader`: a broker id, or NO_LEADER. `replicas[0]`: the preferred leader. `isr`: in-sync replicas.
 
     `adding` and `removing`: the replicas that a reassignment adds and will drop; both are in `replicas`.
-    `created_zxid`: the transaction that created the partition; 0 where the state was not read from ZooKeeper.
+    `created_zxid`: the transaction that created the partition, which tells it from one that was made again
+    under its name; 0 where the state was not read from ZooKeeper.
     """
 
     leader: int
@@ -233,6 +234,9 @@ class _Present:
             found = parse_state(path, node, listed)
         except CorruptNodeError as error:
             return error, False
+        if change.expected.created_zxid not in (0, found.created_zxid):
+            again_under = f"{change.topic}-{change.partition} was deleted, and made again under its name"
+            return TopicNotRegisteredError(again_under), False
         if found != change.expected:
             if again and found == change.new:
                 return None, True

@@ -23,6 +23,7 @@ from headrace.coordination.errors import (
     CorruptNodeError,
     SessionClosedError,
     TooLargeError,
+    TopicNotRegisteredError,
 )
 from headrace.coordination.handled_brokers import HandledBrokers
 from headrace.coordination.partition_states import GuardError, PartitionChange, StaleBrokerError
@@ -185,8 +186,8 @@ class Controller:
             self._rebalance_at_s = time.monotonic() + self._rebalance_interval_s
 
     def _write(self, reign: Reign, changes: list[PartitionChange], brokers: Brokers) -> bool:
-        """Returns whether nothing is to be decided again: others may have changed a partition meanwhile, or a
-        new leader has registered again, and then the watch brings what is now."""
+        """Returns whether nothing is to be decided again: others may have changed a partition meanwhile, or
+        made its topic again, or a new leader has registered again; then the watch brings what is now."""
         for change in changes:
             if is_unclean(change.expected, change.new, brokers):
                 logger.warning(
@@ -218,4 +219,5 @@ class Controller:
         for problem in problems:
             if isinstance(problem, CorruptNodeError | TooLargeError):
                 logger.error("controller: %s", problem)
-        return not any(isinstance(problem, BadVersionError | StaleBrokerError) for problem in problems)
+        outdated = BadVersionError | StaleBrokerError | TopicNotRegisteredError
+        return not any(isinstance(problem, outdated) for problem in problems)

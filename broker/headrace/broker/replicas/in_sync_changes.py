@@ -99,8 +99,11 @@ class InSyncChanges:
         if replicas is None or partition.failure is not None:
             return
         wanted = replicas.stored if replicas.is_doubtful else self._wanted(replicas)
-        known = self._state.view.partition(partition.topic, partition.index)
-        if wanted is None or known is None or known.leader_epoch != partition.leader_epoch:
+        topic = self._state.view.topics.get(partition.topic)
+        if wanted is None or topic is None or topic.topic_id != partition.topic_id:
+            return  # deleted, and perhaps made again under its name: this log is about to be closed
+        known = topic.partitions.get(partition.index)
+        if known is None or known.leader_epoch != partition.leader_epoch:
             return
         expected = replace(known, leader=self._state.broker_id, isr=replicas.stored)
         new = replace(expected, isr=wanted)
