@@ -32,7 +32,7 @@ from headrace.balancer.page import page
 from headrace.cli import output
 from headrace.process.logs import LineFormatter
 from headrace.process.page import render
-from headrace.process.text import escaped, has_control, is_host
+from headrace.process.text import escaped, has_control, is_host, is_wildcard
 
 FORGED = "2026-11-22 12:00:00,000 INFO headrace.broker: all is well"
 NAMES = [
@@ -91,6 +91,11 @@ def test_hosts(host: str) -> None:
 )
 def test_no_hosts(host: str) -> None:
     assert not is_host(host)
+
+
+def test_hosts_that_stand_for_every_address() -> None:
+    assert all(map(is_wildcard, ["0.0.0.0", "0", "0.0", "0x0", "::", "[::]", "0::0"]))
+    assert not any(map(is_wildcard, ["127.0.0.1", "0.0.0.1", "::1", "a", "broker-0", "", "é", "a:b"]))
 
 
 # --- logs and terminals ---

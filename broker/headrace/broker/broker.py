@@ -258,7 +258,9 @@ class Broker:
             self._config["broker.rack"],
             directory_id=self._directory.directory_id,
         )
-        front = None if self._front is None else Front(self._options.broker_id, *self._front.address)
+        front = None
+        if self._front is not None:
+            front = Front(self._options.broker_id, *self._options.front_address(self._front.address))
         self._membership.remove_predecessor(registration)
         topics = self._topics.list()
         self._membership.register(registration, front)

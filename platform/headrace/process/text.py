@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from typing import Final
 
 HOST_LENGTH_MAX: Final = 253
@@ -47,3 +48,14 @@ def has_control(text: str) -> bool:
 def is_host(text: str) -> bool:
     """Whether the text can be the host of an address. No such text means anything else to a program."""
     return len(text) <= HOST_LENGTH_MAX and _HOST.fullmatch(text) is not None
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether the host stands for every address of a machine (0.0.0.0, ::): one listens there, and nobody can
+    connect there from elsewhere."""
+    family, read = (socket.AF_INET6, host.strip("[]")) if ":" in host else (socket.AF_INET, host)
+    try:
+        packed = socket.inet_pton(family, read) if family == socket.AF_INET6 else socket.inet_aton(read)
+    except (OSError, ValueError):
+        return False  # a name
+    return not any(packed)
