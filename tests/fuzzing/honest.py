@@ -33,7 +33,10 @@ class Seen(NamedTuple):
 
 
 class HonestClient(threading.Thread):
-    """Runs until `finish`. `reads_at`: the address to read at, if it is not the one to write to."""
+    """Runs from `start`, which returns once it is connected, until `finish`, and asks once at least.
+
+    `reads_at`: the address to read at, if it is not the one to write to.
+    """
 
     def __init__(
         self, address: str, topic: str = TOPIC, *, partition: int = 0, reads_at: str | None = None
@@ -43,9 +46,14 @@ class HonestClient(threading.Thread):
         self._reads_at = reads_at or address
         self._topic = topic
         self._partition = partition
+        self._begun = threading.Event()
         self._ending = threading.Event()
         self._latencies_s: list[float] = []
         self._fault: str | None = None
+
+    def start(self) -> None:
+        super().start()
+        self._begun.wait(ANSWER_WAIT_MAX_S)
 
     def run(self) -> None:
         try:
@@ -54,10 +62,15 @@ class HonestClient(threading.Thread):
                 RawClient(self._reads_at, timeout_s=ANSWER_WAIT_MAX_S) as reader,
             ):
                 end, _ = reader.list_offset(self._topic, self._partition, -1)
-                while not self._ending.wait(PAUSE_S):
+                self._begun.set()
+                is_over = False
+                while not is_over:
                     end = self._exchange(writer, reader, end)
+                    is_over = self._ending.wait(PAUSE_S)
         except (OSError, EOFError, AssertionError, TimeoutError) as error:
             self._fault = f"{type(error).__name__}: {error}"
+        finally:
+            self._begun.set()
 
     def _exchange(self, writer: RawClient, reader: RawClient, end: int) -> int:
         sent = honest_batch(b"honest %d" % end, int(time.time() * 1000))
