@@ -131,22 +131,38 @@ class Judge:
         return next((leader for when_ms, leader in reversed(self._leader_history) if when_ms <= at_ms), -1)
 
     def _leaders(self) -> list[str]:
-        """At most one leader an epoch, and each one out of the in-sync set, by all that was ever written."""
+        """At most one leader an epoch, and each one out of the in-sync set, with the disk on which it got in
+        sync, by all that was ever written.
+        """
         found: list[str] = []
         leaders: dict[int, int] = {}
         path = znodes.partition_state(TOPIC, 0)
-        in_sync: list[int] = list(range(1, BROKERS + 1))
+        # Of those in sync, the disk on which each one is.
+        in_sync: dict[int, str] = {}
+        disks: dict[int, str] = {}
+        registrations = {znodes.broker(number): number for number in range(1, BROKERS + 1)}
+        epoch = 0
         for at_ms, written, data in self._world.zookeeper.history:
+            if written in registrations and data:
+                number = registrations[written]
+                disks[number] = json.loads(data)["directory_id"]
+                if in_sync.get(number) == "":
+                    in_sync[number] = disks[number]
             if written != path or not data:
                 continue
             state = json.loads(data)
-            self._leader_history.append((at_ms, state["leader"]))
-            if state["leader"] >= 0 and state["leader"] not in in_sync:
-                self._unclean_ms = at_ms
-                self._world.faults.count("unclean-election")
-                if not self._world.is_unclean:
-                    found.append(f"broker {state['leader']} leads and was not in sync ({at_ms:.0f} ms)")
-            in_sync = state["isr"]
+            leader = state["leader"]
+            self._leader_history.append((at_ms, leader))
+            if leader >= 0 and state["leader_epoch"] > epoch:
+                epoch = state["leader_epoch"]
+                disk = in_sync.get(leader)
+                if disk is None or (disk and disk != disks[leader]):
+                    self._unclean_ms = at_ms
+                    self._world.faults.count("unclean-election")
+                    if not self._world.is_unclean:
+                        found.append(f"broker {leader} leads and was not in sync ({at_ms:.0f} ms)")
+            # The first set was there before its brokers were, and names no disks.
+            in_sync = {number: in_sync.get(number) or disks.get(number, "") for number in state["isr"]}
             if state["leader"] >= 0:
                 known = leaders.setdefault(state["leader_epoch"], state["leader"])
                 if known != state["leader"]:
