@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 
+from fix_agent import eventually
 from fix_replica_manager import CountingWorkers, ReplicaManagerBench, led_elsewhere, topic
 from headrace.broker.cluster import OfflineName
 from headrace.broker.errors import Refused
@@ -196,8 +197,12 @@ def test_a_topic_that_was_created_on_a_full_disk_is_served_once_there_is_room(
         return
     # A process that something else is just starting has copies of all descriptors for a moment.
     assert re.search("No space left|somebody still writes", problem_of(bench)[1])
-    look(bench, FULL_LOOKS_MAX + 1)
-    assert bench.open == {"t-0"}
+
+    def is_open() -> bool:
+        look(bench, FULL_LOOKS_MAX + 1)
+        return bench.open == {"t-0"}
+
+    eventually(is_open)
     assert bench.state.led_partition("t", 0).log.append(BATCH).base_address == 0
 
 
