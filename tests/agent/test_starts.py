@@ -8,6 +8,7 @@ import pytest
 
 from fix_agent import RunningAgent
 from headrace.agent.errors import AgentRefusedError
+from headrace.agent.kinds import parse_configuration
 from headrace.agent.logs import collapsed
 from headrace.agent.starts import ATTEMPTS_MIN, StartWatch, last_error
 from headrace.agent.unit import Unit, UnitState
@@ -115,3 +116,24 @@ def test_a_brokers_settings_are_checked_before_it_exists(agent: RunningAgent) ->
     assert agent.client.units() == []
     broker["settings"] = {"num.partitions": "3"}
     assert agent.client.put("b", broker, dry_run=True).outcome == "created"
+
+
+def test_no_broker_is_put_that_clients_would_seek_at_0_0_0_0(agent: RunningAgent) -> None:
+    broker = {
+        "kind": "broker",
+        "datacenter": "east",
+        "broker_id": 1,
+        "listen": "0.0.0.0:9092",
+        "zookeeper": "127.0.0.1:1",
+    }
+    for advertise in ({}, {"advertise": "0.0.0.0:9092"}):
+        with pytest.raises(AgentRefusedError, match=r"advertise: 0\.0\.0\.0:9092: .* give the one") as caught:
+            agent.client.put("b", broker | advertise, dry_run=True)
+        assert caught.value.code == "configuration_invalid"
+    assert agent.client.put("b", broker | {"advertise": "broker-1:9092"}, dry_run=True).outcome == "created"
+
+
+def test_a_unit_of_before_that_check_is_still_read() -> None:
+    """Else the agent of its host would not start, and nothing there would be supervised."""
+    given = {"kind": "broker", "datacenter": "east", "broker_id": 1, "zookeeper": "127.0.0.1:1"}
+    assert parse_configuration("b", given | {"listen": "0.0.0.0:9092"}).kind == "broker"

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 
 from headrace.agent.access import PAGE_PATH, Gate, Tokens, asks_for_page, may_see_secrets
 from headrace.agent.actions import ActionLog
-from headrace.agent.broker_settings import check_broker_settings
+from headrace.agent.broker_settings import check_broker_addresses, check_broker_settings
 from headrace.agent.configuration import NAME_LENGTH_MAX, NAME_PATTERN, secret_fields
 from headrace.agent.errors import (
     AgentError,
@@ -229,6 +229,7 @@ def _add_units(app: FastAPI, keeper: Keeper, kinds: Kinds, permitted: PermittedP
     ) -> Response:
         configuration = parse_configuration(name, body, kinds)
         permitted.check(name, configuration)
+        check_broker_addresses(name, configuration)
         check_broker_settings(name, configuration)
         outcome = keeper.put(name, configuration, dry_run=dry_run, made_by=made_by)
         if dry_run:

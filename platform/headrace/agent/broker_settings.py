@@ -1,7 +1,8 @@
-"""The settings of a broker, checked before it is started: at a plan, and when it is put.
+"""The settings and addresses of a broker, checked before it is started: at a plan, and when it is put.
 
-Owns how this room learns what the broker's own table of settings says: by running its check, since only the
-broker's code knows that table.
+A unit that was put before there was such a check is read as it is: its broker refuses to start, and the
+host's other units run. Owns how this room learns what the broker's own table of settings says: by running
+its check, since only the broker's code knows that table.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 
 from headrace.agent.configuration import BrokerConfiguration, Configuration
 from headrace.agent.errors import ConfigurationError, FieldProblem
+from headrace.process.text import is_wildcard
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,27 @@ def check_broker_settings(name: str, configuration: Configuration) -> None:
                 for setting, problem in problems
             ],
         )
+
+
+def check_broker_addresses(name: str, configuration: Configuration) -> None:
+    """Raises `ConfigurationError` if clients would see an address that nobody can connect to."""
+    if not isinstance(configuration, BrokerConfiguration):
+        return
+    seen = {
+        "advertise": configuration.advertise or configuration.listen,
+        "front_advertise": configuration.front_advertise,
+    }
+    problems = [
+        FieldProblem(
+            field,
+            str(address),
+            "clients can't connect to every address of a machine; give the one that they are to see",
+        )
+        for field, address in seen.items()
+        if address is not None and is_wildcard(address.host)
+    ]
+    if problems:
+        raise ConfigurationError(name, problems)
 
 
 @lru_cache(maxsize=KEPT_MAX)

@@ -27,7 +27,7 @@ from pydantic import (
     model_validator,
 )
 
-from headrace.process.text import has_control, is_wildcard
+from headrace.process.text import has_control
 from headrace.site.addresses import Address
 from headrace.site.site import (
     AIRFLOW_PORT,
@@ -202,18 +202,6 @@ class BrokerConfiguration(Configuration):
     def _check_front(self) -> Self:
         if (self.front_listen is None) != (self.front_advertise is None):
             raise ValueError("front_listen and front_advertise go together: give both, or neither")
-        return self
-
-    @model_validator(mode="after")
-    def _check_seen(self) -> Self:
-        seen = self.advertise or self.listen
-        for address in (seen, self.front_advertise):
-            if address is not None and is_wildcard(address.host):
-                name = "advertise" if address is seen else "front_advertise"
-                raise ValueError(
-                    f"clients can't connect to {address}, which means every address of the machine: give the "
-                    f"address that they are to see as {name}"
-                )
         return self
 
 

@@ -14,7 +14,7 @@ from headrace.agent.unit import Unit
 
 if TYPE_CHECKING:
     from headrace.client.cluster import TopicInfo
-    from headrace.client.in_sync import Return
+    from headrace.client.in_sync import CatchUp
 
 ANSWER_MAX_S: Final = 5.0
 POLL_S: Final = 0.25
@@ -28,15 +28,15 @@ class InSyncWatch:
 
     def __init__(self, unit: Unit) -> None:
         self._probe = unit.probe if isinstance(unit.probe, BrokerProbe) else None
-        self._broker: Return | None = None
+        self._broker: CatchUp | None = None
         if self._probe is not None and isinstance(topics := _topics(self._probe), dict):
-            from headrace.client.in_sync import Return, in_sync_of
+            from headrace.client.in_sync import CatchUp, in_sync_of
 
             if before := in_sync_of(self._probe.broker_id, topics):
-                self._broker = Return(self._probe.broker_id, before)
+                self._broker = CatchUp(self._probe.broker_id, before)
 
     def look(self) -> str | None:
-        """Returns None once the broker is in sync again, or what it lacks: one look of those of `wait`."""
+        """Looks once: returns None if the broker is in sync again, else what it lacks. `wait` repeats it."""
         if self._probe is None or self._broker is None:
             return None
         return self._broker.look(_topics(self._probe))

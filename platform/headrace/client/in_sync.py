@@ -46,8 +46,8 @@ def behind(
     )
 
 
-class Return:
-    """A restarted broker's way back to what it had in sync `before`, as one look after another shows it."""
+class CatchUp:
+    """A restarted broker's return to what it had in sync `before`, as one look after another shows it."""
 
     def __init__(self, broker_id: int, before: Collection[TopicPartition]) -> None:
         self._broker_id = broker_id
@@ -62,7 +62,7 @@ class Return:
 
 
 def wait_until_back(
-    broker: Return,
+    broker: CatchUp,
     topics: Callable[[], Mapping[str, TopicInfo] | str],
     pause: Callable[[], bool],
     timeout_s: float,

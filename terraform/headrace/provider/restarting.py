@@ -38,7 +38,7 @@ def wait_until_back(
 
     if not before:
         return
-    broker = in_sync.Return(int(state["broker_id"]), before)
+    broker = in_sync.CatchUp(int(state["broker_id"]), before)
     problem = in_sync.wait_until_back(
         broker, lambda: _topics(state), lambda: call.stopping.wait(POLL_S), timeout_s
     )

@@ -25,8 +25,8 @@ class Brokers:
     other_disks: Mapping[int, int] = field(default_factory=dict)
 
     def empty_for(self, state: PartitionState) -> Set[int]:
-        """Returns who came back without what it had of this partition: one that was created since is wholly
-        on the present disk."""
+        """Returns the brokers that came back without what they had of this partition. A partition that was
+        created after a broker's registration is wholly on the disk that the broker has now."""
         return {broker for broker, epoch in self.other_disks.items() if state.created_zxid < epoch}
 
 
