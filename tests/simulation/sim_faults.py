@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from simulation.sim_disk_faults import DiskFaults
+from simulation.sim_laggards import Laggards
 from simulation.sim_moves import Moves
 from simulation.sim_network import Way
 
@@ -25,8 +26,7 @@ KINDS_MIN: Final = 4
 MANY: Final = 3
 """How many faults come at once, if not one alone."""
 DOWN_MS: Final = (100.0, 6_000.0)
-LONG_DOWN_MS: Final = (4_500.0, 9_000.0)
-LAGS_AFTER_MS: Final = (2_000.0, 4_000.0)
+CUT_MS: Final = (200.0, 8_000.0)
 LEFT_BEHIND_TIMES: Final = 3
 HURRY_MS: Final = 250.0
 """How long producers send much after each fault and healing."""
@@ -45,9 +45,10 @@ class Faults:
         self.is_over = False
         self._cuts_power = False
         disks, moves = DiskFaults(world, self), Moves(world, self)
+        self._laggards = laggards = Laggards(world, self)
         kinds: list[Callable[[], None]] = [
-            self._crash,
-            self._crash,
+            self.crash,
+            self.crash,
             self._stop,
             self._cut,
             self._swizzle,
@@ -64,7 +65,8 @@ class Faults:
             disks.rot,
             disks.new_disk,
             disks.older_disk,
-            self._leave_behind,
+            laggards.leave_behind,
+            laggards.interrupt_joining,
             moves.shut_down,
             moves.reassign,
             moves.prefer,
@@ -130,7 +132,7 @@ class Faults:
 
     # --- processes ---
 
-    def _crash(self, number: int | None = None, down_ms: tuple[float, float] = DOWN_MS) -> None:
+    def crash(self, number: int | None = None, down_ms: tuple[float, float] = DOWN_MS) -> None:
         number = self.pick() if number is None else number
         broker = self._world.brokers[number]
         if broker.life.is_dead:
@@ -144,30 +146,11 @@ class Faults:
     def _crash_all(self) -> None:
         if self.sick is None and self._clock.chance(0.5):
             for number in list(self._world.brokers):
-                self._crash(number)
+                self.crash(number)
 
     def favour_unclean_elections(self) -> None:
         """The topic allows them: whoever was left behind may lead."""
-        self._kinds += [self._leave_behind] * LEFT_BEHIND_TIMES
-
-    def _leave_behind(self) -> None:
-        """One broker is cut off from the others until it lags; then those lose their power for long."""
-        if self.sick is not None:
-            return
-        number = self._clock.draw.choice(list(self._world.brokers))
-        others = [other for other in self._world.brokers if other != number]
-        ways = {(str(number), str(other)) for other in others}
-        ways |= {(target, source) for source, target in ways}
-        self._cut_ways(f"broker {number} is left behind", ways)
-
-        def lose() -> None:
-            isr = self._world.state()["isr"]
-            if not self.is_over and self.sick is None and number not in isr:
-                self.count("left-behind")
-                for other in others:
-                    self._crash(other, LONG_DOWN_MS)
-
-        self._world.later(self._clock.between(*LAGS_AFTER_MS), lose)
+        self._kinds += [self._laggards.leave_behind] * LEFT_BEHIND_TIMES
 
     def _cut_power(self) -> None:
         """All brokers lose their power at the moment when a producer gets its next acknowledgement: what was
@@ -181,7 +164,7 @@ class Faults:
             self.count("power-cut")
             self._world.note("the power is cut")
             for number in list(self._world.brokers):
-                self._crash(number)
+                self.crash(number)
         self._cuts_power = False
 
     def _stop(self) -> None:
@@ -211,15 +194,16 @@ class Faults:
             source, target = target, source
         ways = {(source, target)} | ({(target, source)} if self._clock.chance(0.5) else set())
         how = "both ways" if len(ways) > 1 else "one way"
-        self._cut_ways(f"{source} is cut off from {target}, {how}", ways)
+        self.cut_ways(f"{source} is cut off from {target}, {how}", ways)
 
-    def _cut_ways(self, what: str, ways: set[Way]) -> None:
+    def cut_ways(self, what: str, ways: set[Way], duration_ms: float | None = None) -> None:
         cuts = self._world.network.cuts
         if what in self.active or self.is_over or self.sick is not None:
             return  # who is sick must not be the last one in sync
         for way in ways:
             cuts[way] += 1
-        self.inject("cut", what, lambda: cuts.subtract(ways), self._clock.between(200, 8_000))
+        duration_ms = self._clock.between(*CUT_MS) if duration_ms is None else duration_ms
+        self.inject("cut", what, lambda: cuts.subtract(ways), duration_ms)
 
     def _swizzle(self) -> None:
         """Brokers are cut off one after the other, and come back in another order."""
@@ -231,7 +215,7 @@ class Faults:
             ways |= {(target, source) for source, target in ways}
             self._world.later(
                 self._clock.between(0, 1_000),
-                lambda number=number, ways=ways: self._cut_ways(  # type: ignore[misc]
+                lambda number=number, ways=ways: self.cut_ways(  # type: ignore[misc]
                     f"broker {number} is cut off from the others", ways
                 ),
             )

@@ -37,7 +37,9 @@ class Znode:
 
 
 class ZooKeeper:
-    """The server. `is_up`: False while it is silent; then no session expires. `history`: every write."""
+    """The server. `is_up`: False while it is silent; then no session expires. `history`: every write.
+    `on_write` is called with each one's path and data.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -47,6 +49,7 @@ class ZooKeeper:
         self.nodes: dict[str, Znode] = {"": Znode(b"", 0, 0, 0, 0)}
         self.sessions: dict[int, SimSession] = {}
         self.history: list[tuple[float, str, bytes]] = []
+        self.on_write: Callable[[str, bytes], None] = lambda *_: None
         self._watches: dict[tuple[str, str], list[tuple[SimSession, Fired]]] = {}
         self._numbers = 0
 
@@ -118,6 +121,7 @@ class ZooKeeper:
         if verb == "check":
             return
         self.history.append((self.clock.now_ms, path, data))
+        self.on_write(path, data)
         self._fire("data", path)
         if verb != "set":
             self._fire("children", path.rpartition("/")[0])
