@@ -3,83 +3,26 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from fix_group_brokers import FIRST, SECOND, GroupBroker
 from fix_zookeeper import ZooKeeperRoom
 from headrace.broker.cluster import ClusterView
 from headrace.broker.groups import fencing
 from headrace.broker.groups.coordinator import coordinator_for
-from headrace.broker.groups.fencing import Coordinator, NotCoordinatorError
-from headrace.broker.groups.offset_nodes import Committed, Offsets
-from headrace.broker.groups.offset_queue import OffsetStore
+from headrace.broker.groups.fencing import NotCoordinatorError
 from headrace.broker.groups.types import Join, JoinReply, MemberProtocol, Sync
 from headrace.broker.handlers.groups import GroupService
 from headrace.broker.settings.config import BrokerConfig
-from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
+from headrace.coordination.brokers import BrokerRegistration
 from headrace.coordination.session import ZooKeeperSession
-from headrace.coordination.standing import HeldNode
 from headrace.coordination.topics import TopicRegistry
 from headrace.wire.errors import ErrorCode
-
-GROUP = "g"
-KEY = ("t", 0)
-FIRST, SECOND = sorted((1, 2), key=lambda each: coordinator_for(GROUP, (1, 2)) != each)
-"""The group's coordinator while both brokers live, and the other one."""
-
-
-class HeldJobs:
-    """Threads that do nothing until `run`: their process is stopped."""
-
-    def __init__(self) -> None:
-        self.jobs: list[tuple[Callable[[], Any], Callable[[Any, Exception | None], None]]] = []
-
-    def submit(self, job: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
-        self.jobs.append((job, done))
-
-    def run(self) -> None:
-        jobs, self.jobs = self.jobs, []
-        for job, done in jobs:
-            try:
-                done(job(), None)
-            except Exception as error:
-                done(None, error)
-
-
-class Broker:
-    """What a broker has of a group: its registration, and the store of offsets."""
-
-    def __init__(self, session: ZooKeeperSession, broker_id: int) -> None:
-        self.broker_id = broker_id
-        self.jobs = HeldJobs()
-        self._registry = BrokerRegistry(session)
-        self.held: HeldNode
-        self.epoch = 0
-        self.store = OffsetStore(
-            session, cast(Any, self.jobs), lambda: Coordinator(self.broker_id, self.epoch)
-        )
-        self.register()
-
-    def register(self) -> None:
-        self.held = self._registry.register(BrokerRegistration(self.broker_id, "127.0.0.1", 9092, "east"))
-        (self.epoch,) = [each.epoch for each in self._registry.live() if each.broker_id == self.broker_id]
-
-    def commit(self, offset: int) -> list[Exception | None]:
-        outcomes: list[Exception | None] = []
-        self.store.commit(GROUP, {KEY: Committed(offset)}).then(outcomes.append)
-        return outcomes
-
-    def stored(self) -> int:
-        found: list[Offsets | Exception] = []
-        self.store.read(GROUP, [KEY]).then(found.append)
-        self.jobs.run()
-        (offsets,) = found
-        assert isinstance(offsets, dict)
-        return offsets[KEY].offset
 
 
 @pytest.fixture
@@ -90,7 +33,7 @@ def session(zookeeper: ZooKeeperRoom) -> Iterator[ZooKeeperSession]:
 
 
 def test_a_stopped_coordinator_stores_nothing_once_it_was_replaced(session: ZooKeeperSession) -> None:
-    first, second = Broker(session, FIRST), Broker(session, SECOND)
+    first, second = GroupBroker(session, FIRST), GroupBroker(session, SECOND)
     late = first.commit(100)
     first.held.release()  # its session ends while it is stopped
     confirmed = second.commit(200)
@@ -102,7 +45,7 @@ def test_a_stopped_coordinator_stores_nothing_once_it_was_replaced(session: ZooK
 
 
 def test_a_coordinator_that_has_come_back_stores_nothing_of_before(session: ZooKeeperSession) -> None:
-    first, second = Broker(session, FIRST), Broker(session, SECOND)
+    first, second = GroupBroker(session, FIRST), GroupBroker(session, SECOND)
     late = first.commit(100)
     first.held.release()
     second.commit(200)
@@ -165,9 +108,9 @@ def test_a_broker_that_has_registered_again_knows_no_member_of_before() -> None:
 def test_a_coordinator_whose_group_has_moved_to_a_new_broker_stores_nothing(
     session: ZooKeeperSession,
 ) -> None:
-    second = Broker(session, SECOND)
+    second = GroupBroker(session, SECOND)
     late = second.commit(100)
-    first = Broker(session, FIRST)
+    first = GroupBroker(session, FIRST)
     assert first.commit(200) == []
     first.jobs.run()
     second.jobs.run()
@@ -178,15 +121,15 @@ def test_a_coordinator_that_hangs_before_its_write_stores_nothing_of_a_group_tha
     session: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has looked at the brokers, and lives; then a new broker registers, and takes the group over."""
-    second = Broker(session, SECOND)
+    second = GroupBroker(session, SECOND)
     late = second.commit(100)
-    taken_over: list[Broker] = []
+    taken_over: list[GroupBroker] = []
     look = fencing.guard
 
     def hangs(*arguments: Any) -> Mapping[str, int]:
         found = look(*arguments)
         if not taken_over:
-            taken_over.append(Broker(session, FIRST))
+            taken_over.append(GroupBroker(session, FIRST))
             confirmed = taken_over[0].commit(200)
             taken_over[0].jobs.run()
             assert confirmed == [None]
@@ -200,15 +143,15 @@ def test_a_coordinator_that_hangs_before_its_write_stores_nothing_of_a_group_tha
 def test_a_broker_that_registers_meanwhile_costs_another_coordinator_no_commit(
     session: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = Broker(session, FIRST)
+    first = GroupBroker(session, FIRST)
     confirmed = first.commit(100)
-    others: list[Broker] = []
+    others: list[GroupBroker] = []
     look = fencing.guard
 
     def hangs(*arguments: Any) -> Mapping[str, int]:
         found = look(*arguments)
         if not others:
-            others.append(Broker(session, SECOND))
+            others.append(GroupBroker(session, SECOND))
         return found
 
     monkeypatch.setattr("headrace.broker.groups.offset_nodes.guard", hangs)

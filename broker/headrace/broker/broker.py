@@ -18,6 +18,7 @@ from headrace.broker.disk_guard import CHECK_INTERVAL_MS, DiskGuard
 from headrace.broker.disk_guard import SETTING as DISK_SETTING
 from headrace.broker.fair_workers import UPKEEP, FairWorkers, OwnJobs
 from headrace.broker.front import FrontService
+from headrace.broker.groups.expiry import OffsetExpiry
 from headrace.broker.groups.fencing import registered
 from headrace.broker.groups.offset_queue import OffsetStore
 from headrace.broker.handlers.groups import GroupService
@@ -46,7 +47,7 @@ from headrace.broker.settings.dynamic import BrokerSettings
 from headrace.broker.settings.usable import usable
 from headrace.broker.state import BrokerState
 from headrace.broker.topics import TopicAdmin
-from headrace.broker.workers import Workers
+from headrace.broker.workers import Jobs, Workers
 from headrace.coordination import znodes
 from headrace.coordination.broker_configs import BrokerConfigRegistry, BrokerConfigs
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
@@ -128,7 +129,7 @@ class Broker:
         LeadershipService(self._state, self._topics).serve(self._service)
         upkeep = OwnJobs(self._control, UPKEEP)
         self._offsets = OffsetStore(self._session, self._control, lambda: registered(self._state), upkeep)
-        self._groups = self._serve_groups(self._offsets)
+        self._groups = self._serve_groups(self._offsets, upkeep)
         self._listener = self._server.bind(*options.listen, self._service)
         self._peers = Peers(self._loop, bound=self._server.connections.bound, descriptors=descriptor_limit())
         self._front = self._bind_front(producer_ids)
@@ -222,9 +223,10 @@ class Broker:
         self._state.offline_changed = news.changed
         return news
 
-    def _serve_groups(self, store: OffsetStore) -> GroupService:
+    def _serve_groups(self, store: OffsetStore, upkeep: Jobs) -> GroupService:
         groups = GroupService(self._state, store)
         groups.serve(self._service, OffsetService(groups.coordinator, store))
+        OffsetExpiry(self._session, self._state, groups.coordinator, upkeep).begin()
         return groups
 
     def _serves(self, topic: str, index: int) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from headrace.broker.settings.groups import GROUP_SETTINGS
 from headrace.broker.settings.replication import (
     ACKS_ALL,
     FLUSHED,
@@ -200,29 +201,7 @@ _BROKER_SETTINGS: Final = (
     ),
     Setting("fetch.max.bytes", INT, "57671680", "largest fetch response", 1024, INT_MAX),
     Setting("zookeeper.session.timeout.ms", INT, "10000", "session timeout", 100, INT_MAX),
-    Setting(
-        "group.initial.rebalance.delay.ms",
-        INT,
-        "500",
-        "how long an empty group waits for more members",
-        0,
-        INT_MAX,
-    ),
-    # ZooKeeper accepts at most 1 MiB in one write.
-    Setting("offset.metadata.max.bytes", INT, "4096", "metadata stored with an offset", 0, 512 * 1024),
-    # Kafka's default is 6,000 ms.
-    Setting(
-        "group.min.session.timeout.ms", INT, "1000", "shortest session timeout of a group member", 1, INT_MAX
-    ),
-    Setting(
-        "group.max.session.timeout.ms",
-        INT,
-        "1800000",
-        "longest session timeout of a group member",
-        1,
-        INT_MAX,
-    ),
-    Setting("group.max.size", INT, "1000", "members of one group", 1, 10_000),
+    *GROUP_SETTINGS,
 )
 BROKER_SETTINGS: Final = {setting.name: setting for setting in _BROKER_SETTINGS}
 

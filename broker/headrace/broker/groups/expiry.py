@@ -1,0 +1,239 @@
+"""Deletes the offsets of groups that nobody uses any more (`offsets.retention.minutes`, KIP-211).
+
+The coordinator of a group looks at it now and then. While the group has no members and its offsets do not
+change, ZooKeeper's node `idle` of the group says for how long. Each look adds the time since the last one,
+but at most two steps of it: so a clock that was set to another time, a cluster that was down for weeks, and
+the first start of a version that expires offsets make no group old.
+
+Groups whose members register in ZooKeeper (the paper's) keep their offsets: brokers do not see who uses them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from headrace.broker.groups.coordinator import GroupCoordinator
+from headrace.broker.groups.fencing import Coordinator, NotCoordinatorError, guard, registered
+from headrace.broker.settings.groups import RETENTION, RETENTION_CHECK
+from headrace.broker.state import BrokerState
+from headrace.broker.workers import Jobs
+from headrace.coordination import documents, znodes
+from headrace.coordination.consumers import groups, registering_here
+from headrace.coordination.errors import (
+    BadVersionError,
+    CoordinationError,
+    CorruptNodeError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
+from headrace.coordination.nodes import NodeStat
+from headrace.coordination.session import ZooKeeperSession
+from headrace.wire.errors import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+MINUTE_MS: Final = 60_000
+STEPS: Final = 100
+"""In so many steps a group grows old, if looks are not rarer: each one is a write."""
+GROUPS_PER_JOB_MAX: Final = 20
+OFFSETS_PER_TRANSACTION_MAX: Final = 200
+
+
+class Idle(NamedTuple):
+    """`idle_ms`: how long a group was seen unused. `looked_ms`: when it was noted, in ms since 1970.
+    `newest_zxid`: of its last commit, by ZooKeeper's transaction ids.
+    """
+
+    idle_ms: int
+    looked_ms: int
+    newest_zxid: int
+
+
+class Pace(NamedTuple):
+    """`retention_ms`: after which idle time offsets are deleted. `interval_ms`: from look to look."""
+
+    retention_ms: int
+    interval_ms: int
+
+    @property
+    def step_ms(self) -> int:
+        return max(self.interval_ms, self.retention_ms // STEPS)
+
+
+def longer(before: Idle | None, newest_zxid: int, now_ms: int, pace: Pace) -> Idle:
+    """Returns what to note of a group that has no members; `before` itself if nothing is to be written."""
+    if before is None or before.newest_zxid != newest_zxid:
+        return Idle(0, now_ms, newest_zxid)
+    passed_ms = now_ms - before.looked_ms
+    if 0 <= passed_ms < pace.step_ms:
+        return before
+    passed_ms = min(max(0, passed_ms), 2 * pace.step_ms)
+    return Idle(before.idle_ms + passed_ms, now_ms, newest_zxid)
+
+
+def look_at(
+    session: ZooKeeperSession, group: str, coordinator: Coordinator, now_ms: int, pace: Pace
+) -> int | None:
+    """Notes how long a group without members is idle; deletes it after `pace.retention_ms`, and returns how
+    many offsets it had; else None. Blocks. Raises `NotCoordinatorError`, `CoordinationError`.
+    """
+    if registering_here(session, [group]):
+        return None
+    before = _noted(session, group)
+    stored = _stored(session, group)
+    newest_zxid = max((stat.modified_zxid for stat in stored.values()), default=0)
+    idle = longer(before, newest_zxid, now_ms, pace)
+    if idle.idle_ms >= pace.retention_ms:
+        return len(stored) if _delete(session, group, coordinator, stored) else None
+    if idle != before:
+        _note(session, group, idle)
+    return None
+
+
+def note_use(session: ZooKeeperSession, group: str) -> None:
+    """Notes that a group has members. Blocks. Raises `CoordinationError`."""
+    path = znodes.idle(group)
+    if session.exists(path) is not None:
+        with contextlib.suppress(NoNodeError):
+            session.delete(path)
+
+
+def _noted(session: ZooKeeperSession, group: str) -> Idle | None:
+    path = znodes.idle(group)
+    node = session.get_or_none(path)
+    if node is None:
+        return None
+    with contextlib.suppress(CorruptNodeError):
+        fields = documents.decode(path, node.data)
+        found: list[Any] = [fields.get(name) for name in Idle._fields]
+        if all(type(each) is int and each >= 0 for each in found):  # a bool is an int, too
+            return Idle(*found)
+    logger.warning("%s: not how long a group is idle, counted anew: %s", path, node.data[:80])
+    return None
+
+
+def _note(session: ZooKeeperSession, group: str, idle: Idle) -> None:
+    path, data = znodes.idle(group), documents.encode(idle._asdict())
+    with contextlib.suppress(NodeExistsError, NoNodeError):  # others change the group: the next look tells
+        if session.exists(path) is None:
+            session.create(path, data)
+        else:
+            session.set(path, data)
+
+
+def _stored(session: ZooKeeperSession, group: str) -> dict[str, NodeStat]:
+    """Returns the nodes of a group's offsets."""
+    topics = [
+        znodes.offsets(group, topic) for topic in session.children_or_empty(znodes.group_offsets(group))
+    ]
+    found = zip(topics, session.children_many(topics), strict=True)
+    paths = [f"{topic}/{element}" for topic, elements in found for element in elements or ()]
+    stats = zip(paths, session.stat_many(paths), strict=True)
+    return {path: stat for path, stat in stats if stat is not None}
+
+
+def _delete(
+    session: ZooKeeperSession, group: str, coordinator: Coordinator, stored: Mapping[str, NodeStat]
+) -> bool:
+    """Deletes a group whose offsets are still as they were read; False if somebody has changed them."""
+    paths = list(stored)
+    try:
+        for at in range(0, len(paths), OFFSETS_PER_TRANSACTION_MAX):
+            chunk = paths[at : at + OFFSETS_PER_TRANSACTION_MAX]
+            transaction = session.transaction()
+            for guarding, version in guard(session, group, coordinator).items():
+                transaction.check(guarding, version=version)
+            for path, children in zip(chunk, session.children_many(chunk), strict=True):
+                for child in children or ():
+                    transaction.delete(f"{path}/{child}")
+                transaction.delete(path, version=stored[path].version)
+            transaction.commit()
+    except (BadVersionError, NoNodeError, NotEmptyError):
+        return False
+    topics = dict.fromkeys(path.rpartition("/")[0] for path in paths)
+    for path in (*topics, znodes.group_offsets(group), znodes.idle(group), znodes.group(group)):
+        with contextlib.suppress(NoNodeError, NotEmptyError):  # a commit that came since keeps its nodes
+            session.delete(path)
+    return True
+
+
+class OffsetExpiry:
+    """Of the groups that this broker coordinates. Called on the loop's thread; `jobs` run what blocks."""
+
+    def __init__(
+        self, session: ZooKeeperSession, state: BrokerState, coordinator: GroupCoordinator, jobs: Jobs
+    ) -> None:
+        self._session = session
+        self._state = state
+        self._coordinator = coordinator
+        self._jobs = jobs
+        self._pace = Pace(state.config[RETENTION] * MINUTE_MS, state.config[RETENTION_CHECK])
+        self._left: deque[str] = deque()
+        self._is_looking = False
+
+    def begin(self) -> None:
+        self._state.loop.every(self._pace.interval_ms, self.look)
+
+    def look(self) -> None:
+        """Looks at all groups, some at a time, unless the last look still runs."""
+        if not self._is_looking and self._state.broker_id in self._state.view.brokers:
+            self._is_looking = True
+            self._jobs.submit(lambda: groups(self._session), self._listed)
+
+    def _listed(self, names: list[str] | None, error: Exception | None) -> None:
+        if names is None:
+            logger.warning("groups that nobody uses are not looked for this time: %s", error)
+        self._left.extend(names or ())
+        self._next()
+
+    def _next(self) -> None:
+        unused: list[str] = []
+        used: list[str] = []
+        while self._left and len(unused) + len(used) < GROUPS_PER_JOB_MAX:
+            group = self._left.popleft()
+            code = self._coordinator.refuse_delete(group)
+            if code is ErrorCode.NONE:
+                unused.append(group)
+            elif code is ErrorCode.NON_EMPTY_GROUP:
+                used.append(group)
+        if not unused and not used:
+            self._is_looking = False
+            return
+        coordinator, now_ms = registered(self._state), self._state.clock_ms()
+
+        def work() -> None:
+            for group in used:
+                note_use(self._session, group)
+            for group in unused:
+                self._look_at(group, coordinator, now_ms)
+
+        self._jobs.submit(work, self._worked)
+
+    def _look_at(self, group: str, coordinator: Coordinator, now_ms: int) -> None:
+        try:
+            deleted = look_at(self._session, group, coordinator, now_ms, self._pace)
+        except (NotCoordinatorError, CorruptNodeError) as error:
+            logger.info("group %r is not looked at: %s", group, error)
+            return
+        if deleted is not None:
+            logger.info(
+                "group %r had no members and no commit for %d minutes (%s): its %d offsets are deleted",
+                group,
+                self._pace.retention_ms // MINUTE_MS,
+                RETENTION,
+                deleted,
+            )
+
+    def _worked(self, _: None, error: Exception | None) -> None:
+        if isinstance(error, CoordinationError):
+            logger.warning("groups that nobody uses are looked for later: %s", error)
+            self._left.clear()
+        elif error is not None:
+            logger.error("groups that nobody uses cannot be looked for: %r", error)
+            self._left.clear()
+        self._next()

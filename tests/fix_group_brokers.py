@@ -1,0 +1,69 @@
+"""Brokers that coordinate a group, without the brokers: each one's registration, and its store of offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from headrace.broker.groups.coordinator import coordinator_for
+from headrace.broker.groups.fencing import Coordinator
+from headrace.broker.groups.offset_nodes import Committed, Offsets
+from headrace.broker.groups.offset_queue import OffsetStore
+from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
+from headrace.coordination.session import ZooKeeperSession
+from headrace.coordination.standing import HeldNode
+
+GROUP = "g"
+KEY = ("t", 0)
+FIRST, SECOND = sorted((1, 2), key=lambda each: coordinator_for(GROUP, (1, 2)) != each)
+"""The group's coordinator while both brokers live, and the other one."""
+
+
+class HeldJobs:
+    """Threads that do nothing until `run`: their process is stopped."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[Callable[[], Any], Callable[[Any, Exception | None], None]]] = []
+
+    def submit(self, job: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
+        self.jobs.append((job, done))
+
+    def run(self) -> None:
+        jobs, self.jobs = self.jobs, []
+        for job, done in jobs:
+            try:
+                done(job(), None)
+            except Exception as error:
+                done(None, error)
+
+
+class GroupBroker:
+    """What a broker has of a group: its registration, and the store of offsets."""
+
+    def __init__(self, session: ZooKeeperSession, broker_id: int) -> None:
+        self.broker_id = broker_id
+        self.jobs = HeldJobs()
+        self._registry = BrokerRegistry(session)
+        self.held: HeldNode
+        self.epoch = 0
+        self.store = OffsetStore(
+            session, cast(Any, self.jobs), lambda: Coordinator(self.broker_id, self.epoch)
+        )
+        self.register()
+
+    def register(self) -> None:
+        self.held = self._registry.register(BrokerRegistration(self.broker_id, "127.0.0.1", 9092, "east"))
+        (self.epoch,) = [each.epoch for each in self._registry.live() if each.broker_id == self.broker_id]
+
+    def commit(self, offset: int) -> list[Exception | None]:
+        outcomes: list[Exception | None] = []
+        self.store.commit(GROUP, {KEY: Committed(offset)}).then(outcomes.append)
+        return outcomes
+
+    def stored(self) -> int:
+        found: list[Offsets | Exception] = []
+        self.store.read(GROUP, [KEY]).then(found.append)
+        self.jobs.run()
+        (offsets,) = found
+        assert isinstance(offsets, dict)
+        return offsets[KEY].offset
