@@ -171,6 +171,10 @@ class Controller:
         with self._lock:
             known = self._known
         new = self._handled.new_among(known.brokers.values())
+        if new:
+            # The watch may be late for a topic that was there before such a registration. It must be decided
+            # with the others: its leader leads in a later epoch only than that of the process before it.
+            known = replace(known, topics=self._topics.list())
         brokers_now = Brokers(
             alive=known.brokers.keys(),
             bounced={each.broker.broker_id for each in new},
