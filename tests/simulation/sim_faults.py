@@ -14,6 +14,7 @@ from simulation.sim_disk_faults import DiskFaults
 from simulation.sim_laggards import Laggards
 from simulation.sim_moves import Moves
 from simulation.sim_network import Way
+from simulation.sim_newcomers import Newcomers
 
 if TYPE_CHECKING:
     from simulation.sim_broker import SimBroker
@@ -26,6 +27,7 @@ KINDS_MIN: Final = 4
 MANY: Final = 3
 """How many faults come at once, if not one alone."""
 DOWN_MS: Final = (100.0, 6_000.0)
+STOPPED_MS: Final = (200.0, 8_000.0)
 CUT_MS: Final = (200.0, 8_000.0)
 LEFT_BEHIND_TIMES: Final = 3
 HURRY_MS: Final = 250.0
@@ -49,7 +51,7 @@ class Faults:
         kinds: list[Callable[[], None]] = [
             self.crash,
             self.crash,
-            self._stop,
+            self.stop,
             self._cut,
             self._swizzle,
             self._cut_zookeeper,
@@ -67,6 +69,7 @@ class Faults:
             disks.older_disk,
             laggards.leave_behind,
             laggards.interrupt_joining,
+            Newcomers(world, self).begin,
             moves.shut_down,
             moves.reassign,
             moves.prefer,
@@ -167,9 +170,9 @@ class Faults:
                 self.crash(number)
         self._cuts_power = False
 
-    def _stop(self) -> None:
-        broker = self.living()
-        if broker is None:
+    def stop(self, number: int | None = None, duration_ms: tuple[float, float] = STOPPED_MS) -> None:
+        broker = self._world.brokers[self.pick() if number is None else number]
+        if broker.life.is_dead:
             return
         what = f"broker {broker.number} is stopped"
         if what in self.active:
@@ -177,7 +180,7 @@ class Faults:
         broker.stop()
         # Its kernel sends no heartbeat for it, either.
         broker.session.disconnect()
-        self.inject("stop", what, lambda: self._continue(broker), self._clock.between(200, 8_000))
+        self.inject("stop", what, lambda: self._continue(broker), self._clock.between(*duration_ms))
 
     def _continue(self, broker: SimBroker) -> None:
         broker.go_on()

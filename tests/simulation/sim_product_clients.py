@@ -44,6 +44,8 @@ UNFINISHED_MAX: Final = 20
 BURST_MAX: Final = 8
 BATCH_BYTES: Final = (1, 1, 300)
 """Of a batch: one record, or several."""
+METADATA_AGES_MS: Final = (300_000, 250)
+"""After so long a producer asks for metadata: so some see a new leader before the old one has answered."""
 POLL_MS: Final = 400.0
 BUFFER_BYTES: Final = 1 << 24
 
@@ -134,6 +136,7 @@ class ProductProducer(ProductClient):
                 BOOTSTRAP,
                 client_id=self.name,
                 request_timeout_ms=REQUEST_MAX_MS,
+                metadata_max_age_ms=clock.draw.choice(METADATA_AGES_MS),
                 clock=self.seconds,
                 draw=clock.draw.random,
             )

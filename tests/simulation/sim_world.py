@@ -101,6 +101,8 @@ class World:
         self._high_watermarks: dict[tuple[Life, int], int] = {}
         self.faults = Faults(self)
         self.producers: list[SimProducer | ProductProducer] = []
+        self._pace = PAUSES_MS[0], 1
+        """Of producers: the longest pause in ms, and a batch's bytes."""
         self.reader: SimReader | ProductConsumer | None = None
         self.mirror: SimMirror | None = None
         self.group: SimGroup | SimMembers | None = None
@@ -148,12 +150,11 @@ class World:
         # An audit's report names single sequence numbers here.
         batch_bytes = 1 if is_audited else self.clock.draw.choice(BATCH_BYTES)
         pause_ms = PAUSES_MS[0] if self.is_unclean else self.clock.draw.choice(PAUSES_MS)
-        self.producers = [self._producer(number, pause_ms, batch_bytes) for number in range(1, PRODUCERS + 1)]
-        for producer in self.producers:
-            producer.on_acknowledged = self.faults.acknowledged
+        self._pace = pause_ms, batch_bytes
+        for number in range(1, PRODUCERS + 1):
+            self._add(self._producer(number, pause_ms, batch_bytes))
         self.reader = self._make_reader()
-        for client in (*self.producers, self.reader):
-            client.may_lose = self.is_unclean
+        self.reader.may_lose = self.is_unclean
         if self.clock.chance(GROUPED) and not self.is_unclean:
             self.group = (SimMembers if self.clock.chance(AMONG_MEMBERS) else SimGroup)(*ends)
         if self.clock.chance(MIRRORED) and not self.is_unclean:
@@ -187,6 +188,17 @@ class World:
         if self.clock.chance(OF_THE_PRODUCT):
             return ProductProducer(number, self.clock, self.network, pause_ms, batch_bytes=batch_bytes)
         return SimProducer(number, self.clock, self.network, self.zookeeper, pause_ms)
+
+    def begin_producer(self) -> None:
+        """Another producer of the product begins now."""
+        pause_ms, batch_bytes = self._pace
+        number = len(self.producers) + 1
+        self._add(ProductProducer(number, self.clock, self.network, pause_ms, batch_bytes=batch_bytes))
+
+    def _add(self, producer: SimProducer | ProductProducer) -> None:
+        producer.on_acknowledged = self.faults.acknowledged
+        producer.may_lose = self.is_unclean
+        self.producers.append(producer)
 
     def _make_reader(self) -> SimReader | ProductConsumer:
         if self.clock.chance(OF_THE_PRODUCT):
