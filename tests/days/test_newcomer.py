@@ -107,10 +107,8 @@ def check_takeover(day: Day, demo_site: DemoSite, output: str) -> None:
     (number,) = re.findall(
         r"killed for good: broker (\d) of east \(SIGKILL, process \d+\) led .*page-view-0", output
     )
-    pattern = (
-        r"page-view-0: broker (\d) took over after [\d.]+ s, and acknowledged the first write after [\d.]+ s"
-    )
-    (leader,) = re.findall(pattern, output)
+    # On a fast machine everything was published before the new leader was asked: then nothing was written.
+    (leader,) = re.findall(r"page-view-0: broker (\d) took over after [\d.]+ s", output)
     assert leader != number
     unit = f"east-broker-{number}"
     agent = find_agent(demo_site.home)
