@@ -9,6 +9,7 @@ from headrace.broker.groups.coordinator import coordinator_for
 from headrace.broker.groups.fencing import Coordinator
 from headrace.broker.groups.offset_nodes import Committed, Offsets
 from headrace.broker.groups.offset_queue import OffsetStore
+from headrace.broker.groups.types import Join, MemberProtocol
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.standing import HeldNode
@@ -67,3 +68,19 @@ class GroupBroker:
         (offsets,) = found
         assert isinstance(offsets, dict)
         return offsets[KEY].offset
+
+
+def joining(group: str) -> Join:
+    """Returns the first request of a new member."""
+    return Join(
+        group_id=group,
+        member_id="",
+        group_instance_id=None,
+        client_id="c",
+        client_host="/127.0.0.1",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=(MemberProtocol("range", b""),),
+        requires_known_member=False,
+    )

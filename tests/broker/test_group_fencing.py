@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from fix_group_brokers import FIRST, SECOND, GroupBroker
+from fix_group_brokers import FIRST, SECOND, GroupBroker, joining
 from fix_zookeeper import ZooKeeperRoom
 from headrace.broker.cluster import ClusterView
 from headrace.broker.groups import fencing
 from headrace.broker.groups.coordinator import coordinator_for
 from headrace.broker.groups.fencing import NotCoordinatorError
-from headrace.broker.groups.types import Join, JoinReply, MemberProtocol, Sync
+from headrace.broker.groups.types import JoinReply, Sync
 from headrace.broker.handlers.groups import GroupService
 from headrace.broker.settings.config import BrokerConfig
 from headrace.coordination.brokers import BrokerRegistration
@@ -75,20 +75,7 @@ def test_a_broker_that_has_registered_again_knows_no_member_of_before() -> None:
     sees(epoch=5)
     group = next(name for name in ("a", "b", "c", "d") if coordinator_for(name, (1, 2)) == 1)
     joined: list[JoinReply] = []
-    range_only = (MemberProtocol("range", b""),)
-    join = Join(
-        group_id=group,
-        member_id="",
-        group_instance_id=None,
-        client_id="c",
-        client_host="/127.0.0.1",
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=10_000,
-        protocol_type="consumer",
-        protocols=range_only,
-        requires_known_member=False,
-    )
-    service.coordinator.join(join, 0, joined.append)
+    service.coordinator.join(joining(group), 0, joined.append)
     (member,) = joined
     sync = Sync(
         group_id=group,

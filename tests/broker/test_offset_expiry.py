@@ -13,24 +13,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fix_broker import StartCluster
-from fix_group_brokers import FIRST, GROUP, KEY, SECOND, GroupBroker, HeldJobs
+from fix_group_brokers import FIRST, GROUP, KEY, SECOND, GroupBroker, HeldJobs, joining
 from fix_group_offsets import store_offsets
 from fix_zookeeper import ZooKeeperRoom
 from headrace.broker.cluster import ClusterView
 from headrace.broker.groups import expiry
 from headrace.broker.groups.coordinator import GroupCoordinator
-from headrace.broker.groups.expiry import STEPS, Idle, OffsetExpiry, Pace, longer, look_at, note_use
+from headrace.broker.groups.expiry import STEPS, Idle, OffsetExpiry, Pace, is_due, longer, look_at, note_use
 from headrace.broker.groups.fencing import Coordinator, NotCoordinatorError, guard
 from headrace.broker.groups.offset_nodes import Committed
-from headrace.broker.groups.types import Join, MemberProtocol
 from headrace.broker.settings.config import BrokerConfig
 from headrace.client.group_admin import GroupAdmin
 from headrace.coordination import documents, znodes
 from headrace.coordination.brokers import BrokerRegistry
-from headrace.coordination.consumers import ConsumerRegistry, groups
-from headrace.coordination.errors import CoordinationError
+from headrace.coordination.consumers import GROUP_NAME_MAX_BYTES, ConsumerRegistry, groups
+from headrace.coordination.errors import CoordinationError, TooLargeError, ZooKeeperUnavailableError
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.topics import TopicRegistry
+from headrace.wire.topic_names import TOPIC_NAME_LENGTH_MAX
 
 DAY_MS = 24 * 3_600_000
 PACE = Pace(retention_ms=7 * DAY_MS, interval_ms=600_000)
@@ -45,8 +45,9 @@ def test_steady_looks_find_a_group_old_after_its_retention_and_not_before() -> N
     idle, now_ms, writes = longer(None, 5, BEGAN_MS, PACE), BEGAN_MS, 1
     while idle.idle_ms < PACE.retention_ms:
         now_ms += PACE.interval_ms
-        before, idle = idle, longer(idle, 5, now_ms, PACE)
-        writes += idle is not before
+        if is_due(idle, now_ms, PACE):
+            idle = longer(idle, 5, now_ms, PACE)
+            writes += 1
         assert idle.idle_ms <= now_ms - BEGAN_MS
     assert PACE.retention_ms <= now_ms - BEGAN_MS <= PACE.retention_ms + 2 * PACE.step_ms
     assert writes <= STEPS + 1
@@ -77,10 +78,12 @@ def coordinator_of(session: ZooKeeperSession) -> Coordinator:
     return Coordinator(broker.broker_id, broker.epoch)
 
 
-def grow_old(session: ZooKeeperSession, coordinator: Coordinator, *, steps: int = STEPS) -> int | None:
+def grow_old(
+    session: ZooKeeperSession, coordinator: Coordinator, *, steps: int = STEPS, group: str = GROUP
+) -> int | None:
     """Looks at the group for so many steps; returns how many offsets were deleted, None for none."""
     looks = (
-        look_at(session, GROUP, coordinator, BEGAN_MS + step * PACE.step_ms, PACE)
+        look_at(session, group, coordinator, BEGAN_MS + step * PACE.step_ms, PACE)
         for step in range(steps + 1)
     )
     return next((deleted for deleted in looks if deleted is not None), None)
@@ -102,6 +105,16 @@ def test_more_offsets_than_one_transaction_takes(
     monkeypatch.setattr(expiry, "OFFSETS_PER_TRANSACTION_MAX", 1)
     store_offsets(session, GROUP, {KEY: Committed(7), ("t", 1): Committed(8, "words")})
     assert grow_old(session, coordinator_of(session)) == 2
+    assert groups(session) == []
+
+
+def test_the_longest_names_fit_into_transactions(session: ZooKeeperSession) -> None:
+    """ZooKeeper takes a megabyte at once; each character of this group's id takes three bytes in a path."""
+    group, topic = "\x01" * GROUP_NAME_MAX_BYTES, "t" * TOPIC_NAME_LENGTH_MAX
+    count = 2 * expiry.OFFSETS_PER_TRANSACTION_MAX
+    TopicRegistry(session).create(topic, uuid.uuid4(), dict.fromkeys(range(count), (1,)))
+    store_offsets(session, group, {(topic, index): Committed(7, "words") for index in range(count)})
+    assert grow_old(session, coordinator_of(session), group=group) == count
     assert groups(session) == []
 
 
@@ -260,19 +273,7 @@ class Bench:
         self.now_ms += PACE.step_ms
 
     def join(self, group: str) -> None:
-        join = Join(
-            group_id=group,
-            member_id="",
-            group_instance_id=None,
-            client_id="c",
-            client_host="/127.0.0.1",
-            session_timeout_ms=10_000,
-            rebalance_timeout_ms=10_000,
-            protocol_type="consumer",
-            protocols=(MemberProtocol("range", b""),),
-            requires_known_member=False,
-        )
-        self.coordinator.join(join, 0, lambda _: None)
+        self.coordinator.join(joining(group), 0, lambda _: None)
 
 
 def test_groups_with_members_keep_their_offsets_and_all_others_go(session: ZooKeeperSession) -> None:
@@ -288,6 +289,24 @@ def test_groups_with_members_keep_their_offsets_and_all_others_go(session: ZooKe
     assert session.exists(znodes.idle("group-3")) is None
 
 
+def test_one_groups_problem_keeps_no_other_group(
+    session: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        store_offsets(session, name, {KEY: Committed(7)})
+
+    def fails(session: ZooKeeperSession, group: str, *others: Any) -> int | None:
+        if group == "b":
+            raise TooLargeError("b: too large")
+        return look_at(session, group, *others)
+
+    monkeypatch.setattr(expiry, "look_at", fails)
+    bench = Bench(session)
+    for _ in range(STEPS + 1):
+        bench.look()
+    assert groups(session) == ["b"]
+
+
 def test_looks_go_on_after_zookeeper_was_away(
     session: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,7 +314,7 @@ def test_looks_go_on_after_zookeeper_was_away(
     bench = Bench(session)
 
     def fails(*_: object) -> None:
-        raise CoordinationError("ZooKeeper is away")
+        raise ZooKeeperUnavailableError("ZooKeeper is away")
 
     for name in ("groups", "look_at"):
         with monkeypatch.context() as patch:

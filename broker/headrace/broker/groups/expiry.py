@@ -30,6 +30,8 @@ from headrace.coordination.errors import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    SessionClosedError,
+    ZooKeeperUnavailableError,
 )
 from headrace.coordination.nodes import NodeStat
 from headrace.coordination.session import ZooKeeperSession
@@ -41,7 +43,8 @@ MINUTE_MS: Final = 60_000
 STEPS: Final = 100
 """In so many steps a group grows old, if looks are not rarer: each one is a write."""
 GROUPS_PER_JOB_MAX: Final = 20
-OFFSETS_PER_TRANSACTION_MAX: Final = 200
+OFFSETS_PER_TRANSACTION_MAX: Final = 100
+"""Of the longest group's and topic's name these are 0.7 MB; ZooKeeper takes 1 MB at once."""
 
 
 class Idle(NamedTuple):
@@ -65,14 +68,16 @@ class Pace(NamedTuple):
         return max(self.interval_ms, self.retention_ms // STEPS)
 
 
+def is_due(before: Idle | None, now_ms: int, pace: Pace) -> bool:
+    """Whether a step has passed since a group was noted, or the clock was set back."""
+    return before is None or not 0 <= now_ms - before.looked_ms < pace.step_ms
+
+
 def longer(before: Idle | None, newest_zxid: int, now_ms: int, pace: Pace) -> Idle:
-    """Returns what to note of a group that has no members; `before` itself if nothing is to be written."""
+    """Returns what to note of a group that has no members."""
     if before is None or before.newest_zxid != newest_zxid:
         return Idle(0, now_ms, newest_zxid)
-    passed_ms = now_ms - before.looked_ms
-    if 0 <= passed_ms < pace.step_ms:
-        return before
-    passed_ms = min(max(0, passed_ms), 2 * pace.step_ms)
+    passed_ms = min(max(0, now_ms - before.looked_ms), 2 * pace.step_ms)
     return Idle(before.idle_ms + passed_ms, now_ms, newest_zxid)
 
 
@@ -82,16 +87,15 @@ def look_at(
     """Notes how long a group without members is idle; deletes it after `pace.retention_ms`, and returns how
     many offsets it had; else None. Blocks. Raises `NotCoordinatorError`, `CoordinationError`.
     """
-    if registering_here(session, [group]):
-        return None
     before = _noted(session, group)
+    if not is_due(before, now_ms, pace) or registering_here(session, [group]):
+        return None
     stored = _stored(session, group)
     newest_zxid = max((stat.modified_zxid for stat in stored.values()), default=0)
     idle = longer(before, newest_zxid, now_ms, pace)
     if idle.idle_ms >= pace.retention_ms:
         return len(stored) if _delete(session, group, coordinator, stored) else None
-    if idle != before:
-        _note(session, group, idle)
+    _note(session, group, idle)
     return None
 
 
@@ -192,34 +196,39 @@ class OffsetExpiry:
         self._next()
 
     def _next(self) -> None:
-        unused: list[str] = []
-        used: list[str] = []
-        while self._left and len(unused) + len(used) < GROUPS_PER_JOB_MAX:
+        chosen: list[tuple[str, bool]] = []  # each group, and whether it has members
+        while self._left and len(chosen) < GROUPS_PER_JOB_MAX:
             group = self._left.popleft()
             code = self._coordinator.refuse_delete(group)
-            if code is ErrorCode.NONE:
-                unused.append(group)
-            elif code is ErrorCode.NON_EMPTY_GROUP:
-                used.append(group)
-        if not unused and not used:
+            if code in (ErrorCode.NONE, ErrorCode.NON_EMPTY_GROUP):
+                chosen.append((group, code is ErrorCode.NON_EMPTY_GROUP))
+        if not chosen:
             self._is_looking = False
             return
         coordinator, now_ms = registered(self._state), self._state.clock_ms()
 
         def work() -> None:
-            for group in used:
-                note_use(self._session, group)
-            for group in unused:
-                self._look_at(group, coordinator, now_ms)
+            for group, has_members in chosen:
+                self._look_at(group, coordinator, now_ms, has_members=has_members)
 
         self._jobs.submit(work, self._worked)
 
-    def _look_at(self, group: str, coordinator: Coordinator, now_ms: int) -> None:
+    def _look_at(self, group: str, coordinator: Coordinator, now_ms: int, *, has_members: bool) -> None:
+        """Raises `CoordinationError` if ZooKeeper is away. The problem of one group is logged alone: it must
+        not keep the others.
+        """
+        deleted = None
         try:
-            deleted = look_at(self._session, group, coordinator, now_ms, self._pace)
-        except (NotCoordinatorError, CorruptNodeError) as error:
+            if has_members:
+                note_use(self._session, group)
+            else:
+                deleted = look_at(self._session, group, coordinator, now_ms, self._pace)
+        except NotCoordinatorError as error:
             logger.info("group %r is not looked at: %s", group, error)
-            return
+        except (ZooKeeperUnavailableError, SessionClosedError):
+            raise
+        except CoordinationError as error:
+            logger.warning("group %r: whether anybody uses its offsets is not known: %s", group, error)
         if deleted is not None:
             logger.info(
                 "group %r had no members and no commit for %d minutes (%s): its %d offsets are deleted",
