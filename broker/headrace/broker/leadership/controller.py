@@ -172,8 +172,8 @@ class Controller:
             known = self._known
         new = self._handled.new_among(known.brokers.values())
         if new:
-            # The watch may be late for a topic that was there before such a registration. It must be decided
-            # with the others: its leader leads in a later epoch only than that of the process before it.
+            # The watch may be late for a topic that was made before such a registration. If it were left out
+            # nobody would lead it: the broker leads only in later epochs than the process before it.
             known = replace(known, topics=self._topics.list())
         brokers_now = Brokers(
             alive=known.brokers.keys(),
