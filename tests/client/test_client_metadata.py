@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fix_client import FakeCluster, StartCluster
 from fix_consumers import WAIT_S, MakeConsumer, as_stored, fill, read
@@ -15,7 +18,8 @@ from headrace.client.calls import metadata_call
 from headrace.client.cluster import BrokerAddress
 from headrace.client.connection import BrokerConnection, ConnectionState
 from headrace.client.errors import BrokerError, UnknownTopicError
-from headrace.client.informants import Informants, most_idle
+from headrace.client.informants import PATIENCE_S, Informants, most_idle
+from headrace.client.metadata_updates import MetadataUpdates
 from headrace.wire import messages
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode
@@ -114,6 +118,67 @@ def test_a_broker_that_is_cut_off_is_not_the_only_one_that_is_asked() -> None:
             assert got == as_stored(cluster)[20:]
 
 
+def updates(max_age_ms: float = 300_000) -> MetadataUpdates:
+    return MetadataUpdates(max_age_ms, draw=lambda: 0.0)
+
+
+def test_another_broker_is_asked_when_one_does_not_answer() -> None:
+    found = updates()
+    assert found.due_s() == 0
+    assert found.ask(10.0) == 1
+    assert found.due_s() == 10.0 + PATIENCE_S
+    assert found.doubts
+    found.want()
+    assert found.due_s() == 10.0 + PATIENCE_S
+    assert found.ask(11.0) == 2
+    found.failed(1, 12.0)
+    assert found.is_awaited
+    found.answered(2, 13.0, is_incomplete=False)
+    assert found.due_s() == 313.0
+
+
+def test_an_answer_that_comes_after_that_of_a_later_request_is_not_taken() -> None:
+    found = updates()
+    first, second = found.ask(0.0), found.ask(1.0)
+    assert found.is_news(first)
+    found.answered(second, 2.0, is_incomplete=False)
+    assert not found.is_news(first)
+    found.failed(first, 3.0)
+    assert found.due_s() == 302.0
+
+
+def test_an_earlier_request_that_is_answered_first_ends_the_waiting() -> None:
+    found = updates()
+    first, second = found.ask(0.0), found.ask(1.0)
+    found.answered(first, 1.5, is_incomplete=False)
+    assert not found.is_awaited
+    assert found.is_news(second)
+    found.failed(second, 40.0)
+    assert 40.0 < found.due_s() < 42.0
+
+
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from(["ask", "answer", "fail", "doubt", "put off"]), max_size=40), st.randoms())
+def test_metadata_is_asked_for_soon_whatever_happened(steps: list[str], chance: random.Random) -> None:
+    """Nothing that may happen keeps a client from asking that has a reason to ask, for longer than 2 s."""
+    found, now_s, waiting = updates(), 0.0, []
+    for step in steps:
+        now_s += chance.random() * 3
+        number = waiting.pop(chance.randrange(len(waiting))) if waiting and step in ("answer", "fail") else 0
+        if step == "ask" and now_s >= found.due_s():
+            waiting.append(found.ask(now_s))
+        elif step == "answer" and number and found.is_news(number):
+            found.answered(number, now_s, is_incomplete=chance.random() < 0.5)
+        elif step == "fail" and number:
+            found.failed(number, now_s)
+        elif step == "doubt":
+            found.doubt()
+        elif step == "put off" and found.is_awaited and now_s >= found.due_s():
+            found.put_off(now_s)
+    found.doubt()
+    assert found.due_s() <= now_s + 2.0
+
+
 def connection_to(port: int, *, asked_s: float, in_flight: int) -> BrokerConnection:
     found = BrokerConnection(
         BrokerAddress("127.0.0.1", port),
@@ -140,3 +205,24 @@ def test_a_broker_that_does_not_answer_is_asked_last() -> None:
         informants.next({1: hung, 2: busy}, addresses, 5.5, connect=lambda node_id: None) for _ in range(3)
     ]
     assert asked == [2, 2, 2]
+
+
+def test_a_broker_that_does_not_answer_keeps_no_client_from_metadata() -> None:
+    """Its host is gone without a word: the connection stands, and no answer comes."""
+    with contextlib.closing(FakeCluster(brokers=3)) as cluster:
+        fill(cluster)
+        with Consumer(
+            cluster.bootstrap, auto_offset_reset="earliest", retry_backoff_ms=5, draw=lambda: 0.0
+        ) as reader:
+            reader.assign([("t", 0)])
+            assert len(read(reader, 20)) == 20
+            cluster.next(ApiKey.METADATA, Fault(delay_s=60))
+            ask_metadata(cluster, reader)
+            with cluster.lock:
+                cluster.leaders["t", 0] = 3
+            fill(cluster, batches=1)
+            got: list[ConsumerRecord] = []
+            until = time.monotonic() + 10
+            while len(got) < 4 and time.monotonic() < until:
+                got += reader.poll(0.1)
+            assert got == as_stored(cluster)[20:]

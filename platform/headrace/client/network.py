@@ -13,6 +13,7 @@ import selectors
 import socket
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 from headrace.client.backoff import Backoff
@@ -27,15 +28,13 @@ from headrace.client.errors import (
     RequestTimedOutError,
 )
 from headrace.client.informants import PATIENCE_S, Informants, most_idle
+from headrace.client.metadata_updates import METADATA_MAX_AGE_MS, NEVER, MetadataUpdates
 from headrace.client.resolving import Resolver
 from headrace.wire.frames import FRAME_LIMIT_BYTES
 
 logger = logging.getLogger(__name__)
 
 RECONNECT: Final = Backoff(first_ms=50, max_ms=1000)
-METADATA_RETRY: Final = Backoff(first_ms=50, max_ms=1000)
-METADATA_MAX_AGE_MS: Final = 300_000
-NEVER: Final = float("inf")
 _CHECK_INTERVAL_S: Final = 0.05
 
 
@@ -63,7 +62,6 @@ class Network:
         self._bootstrap = {-1 - i: address for i, address in enumerate(parse_bootstrap(bootstrap))}
         self._client_id = client_id
         self._create_topics = create_topics
-        self._metadata_max_age_s = metadata_max_age_ms / 1000
         self._frame_limit_bytes = frame_limit_bytes
         self._clock = clock
         self._draw = draw
@@ -79,12 +77,7 @@ class Network:
         self._not_before_s: dict[int, float] = {}
         self._topics: set[str] = set()
         self._informants = Informants()
-        self._update_wanted = True
-        self._doubts = False  # the latest metadata: another broker may know better
-        self._update_in_flight = False
-        self._update_failures = 0
-        self._update_not_before_s = 0.0
-        self._updated_s = -NEVER
+        self._updates = MetadataUpdates(metadata_max_age_ms, draw)
         self.closed = False
         self.is_ending = False
         self._resolver = Resolver(self.wake)
@@ -98,9 +91,7 @@ class Network:
             check_topic(topic)
         if added:
             self._topics |= added
-            self._update_failures = 0
-            self._update_not_before_s = 0.0  # the backoff was for other topics
-            self._update_wanted = True
+            self._updates.restart()
 
     def forget_topic(self, topic: str) -> None:
         """Leaves the topic out of metadata requests from now on."""
@@ -110,50 +101,37 @@ class Network:
         """Requests fresh metadata at the next `poll`, or as soon as the backoff allows: what is known is
         wrong, or not enough.
         """
-        self._update_wanted = self._doubts = True
+        self._updates.doubt()
 
     def _maybe_update(self, now_s: float) -> None:
-        if self._update_in_flight or now_s < self._update_due_s():
-            return
-        if self.any_ready() is None:
+        if now_s < self._updates.due_s() or self.any_ready() is None:
             return
         addresses = {**self.cluster.brokers, **self._bootstrap}
-        connect = self.ready if self._doubts else None
+        connect = self.ready if self._updates.doubts else None
         node_id = self._informants.next(self._connections, addresses, now_s, connect=connect)
         assert node_id is not None
-        self._update_in_flight = True
-        self._update_wanted = self._doubts = False
+        if self._updates.is_awaited and self._connections[node_id].is_silent(now_s - PATIENCE_S):
+            self._updates.put_off(now_s)
+            return
         topics = sorted(self._topics) if len(self._topics) <= ITEMS_AT_ONCE_MAX else None
         call = metadata_call(topics, create=self._create_topics)
-        self.send(node_id, call, self._on_metadata)
+        self.send(node_id, call, partial(self._on_metadata, self._updates.ask(now_s)))
 
-    def _update_due_s(self) -> float:
-        if self._update_wanted:
-            return self._update_not_before_s
-        return max(self._update_not_before_s, self._updated_s + self._metadata_max_age_s)
-
-    def _on_metadata(self, body: Any, error: ClientError | None) -> None:
-        self._update_in_flight = False
+    def _on_metadata(self, number: int, body: Any, error: ClientError | None) -> None:
         now_s = self._clock()
         if error is None and not body.brokers:
             # It has just begun, and knows none. With its answer every connection would be given up.
             error = NetworkError("a broker answered that the cluster has no brokers")
-        incomplete = error is not None
         if error is not None:
             self.last_error = error
-        else:
+            self._updates.failed(number, now_s)
+        elif self._updates.is_news(number):
             newer = from_metadata(body)
             self.cluster = self.cluster.updated(newer)
             self.cluster_version += 1
-            self._updated_s = now_s
             self.last_error = None
+            self._updates.answered(number, now_s, is_incomplete=newer.is_incomplete)
             self._drop_moved_brokers()
-            incomplete = newer.is_incomplete
-        self._update_failures = self._update_failures + 1 if incomplete else 0
-        self._update_wanted = self._update_wanted or incomplete
-        self._doubts = self._doubts or incomplete
-        # The backoff applies after a success, too: many partitions may request an update at once.
-        self._update_not_before_s = now_s + METADATA_RETRY.delay_s(max(1, self._update_failures), self._draw)
 
     def _drop_moved_brokers(self) -> None:
         for node_id, connection in list(self._connections.items()):
@@ -262,7 +240,7 @@ class Network:
         self.last_error = self._errors[node_id] = error
         failures = self._failures[node_id] = self._failures.get(node_id, 0) + 1
         self._not_before_s[node_id] = self._clock() + RECONNECT.delay_s(failures, self._draw)
-        self._update_wanted = True
+        self._updates.want()
         logger.debug("broker %s: %s", node_id, error)
 
     # --- the loop ---
@@ -323,8 +301,8 @@ class Network:
             if connection.state is not ConnectionState.READY
         ]
         deadlines += [at_s for at_s in others_s if at_s > now_s]
-        if not self._update_in_flight and self._update_due_s() > now_s:
-            deadlines.append(self._update_due_s())
+        if self._updates.due_s() > now_s:
+            deadlines.append(self._updates.due_s())
         return min(deadlines, default=NEVER)
 
     def _drain_wakes(self) -> None:
