@@ -69,7 +69,7 @@ class Faults:
             disks.older_disk,
             laggards.leave_behind,
             laggards.interrupt_joining,
-            Newcomers(world, self).begin,
+            Newcomers(world, self, moves).begin,
             moves.shut_down,
             moves.reassign,
             moves.prefer,
@@ -129,8 +129,8 @@ class Faults:
             return int(leader)
         return self._clock.draw.choice(list(self._world.brokers))
 
-    def living(self) -> SimBroker | None:
-        broker = self._world.brokers[self.pick()]
+    def living(self, number: int | None = None) -> SimBroker | None:
+        broker = self._world.brokers[self.pick() if number is None else number]
         return None if broker.life.is_dead else broker
 
     # --- processes ---

@@ -35,15 +35,15 @@ class Moves:
         self._clock = world.clock
         self._is_restoring = False
 
-    def _free(self) -> SimBroker | None:
-        """A broker that does what it is told."""
-        broker = self._faults.living()
+    def _free(self, number: int | None = None) -> SimBroker | None:
+        """A broker, or that one, if it does what it is told."""
+        broker = self._faults.living(number)
         is_free = broker is not None and not broker.life.is_stopped and not broker.is_leaving
         return broker if is_free and self._faults.sick is None else None
 
-    def shut_down(self) -> None:
+    def shut_down(self, number: int | None = None) -> None:
         """SIGTERM: a broker gives its partitions away, stops in order, and is started again."""
-        broker = self._free()
+        broker = self._free(number)
         if broker is None or not broker.is_registered:
             return
         number = broker.number

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from simulation.sim_clients import BROKERS
+
 if TYPE_CHECKING:
     from simulation.sim_faults import Faults
+    from simulation.sim_moves import Moves
     from simulation.sim_world import World
 
 NEWCOMERS_MAX: Final = 3
 """Of one world: each one costs as much as another producer."""
-FIRST_BATCH_MS: Final = (2.0, 60.0)
-"""When the leader stops answering, after a newcomer has begun."""
+FIRST_BATCH_MS: Final = (0.0, 5.0)
+"""When the leader stops answering, after a newcomer has sent its first batch. A link loses what is sent while
+it is broken: so half of the time the leader falls silent just before.
+"""
 SILENT_MS: Final = (4_500.0, 8_000.0)
 """Longer than a session lasts: another broker leads meanwhile."""
 
@@ -19,26 +24,45 @@ SILENT_MS: Final = (4_500.0, 8_000.0)
 class Newcomers:
     """Those of one world."""
 
-    def __init__(self, world: World, faults: Faults) -> None:
+    def __init__(self, world: World, faults: Faults, moves: Moves) -> None:
         self._world = world
         self._faults = faults
+        self._moves = moves
         self._clock = world.clock
         self._count = 0
 
     def begin(self) -> None:
-        """A producer of the product begins; then the leader is stopped, or gone with its host."""
-        leader = self._world.state()["leader"]
-        is_full = self._count == NEWCOMERS_MAX
+        """A producer of the product begins while all replicas are in sync.
+
+        When its first batch is on its way, the leader is stopped, or gone with its host; or the link to it
+        breaks, and it hands the partition over and stops in order. So another one leads soon.
+        """
+        are_all_in_sync = len(self._world.state()["isr"]) == BROKERS and self._faults.sick is None
         # An auditor knows from the beginning of a world which producers report to it.
-        if is_full or leader < 0 or self._world.audit is not None or self._faults.sick is not None:
+        if not are_all_in_sync or self._count == NEWCOMERS_MAX or self._world.audit is not None:
             return
         self._count += 1
         self._faults.count("newcomer")
-        self._world.begin_producer()
-        silence = self._faults.stop if self._clock.chance(0.5) else self._faults.crash
+        producer = self._world.begin_producer()
 
-        def silences() -> None:
-            if not self._faults.is_over and self._faults.sick is None:
-                silence(leader, SILENT_MS)
+        def begins() -> None:
+            producer.on_numbered = lambda: None
+            if self._clock.chance(0.5):
+                self._hide_leader(producer.name)
+            else:
+                delay_ms = self._clock.between(*FIRST_BATCH_MS)
+                self._world.later(delay_ms, lambda: self._hide_leader(producer.name))
 
-        self._world.later(self._clock.between(*FIRST_BATCH_MS), silences)
+        producer.on_numbered = begins
+
+    def _hide_leader(self, producer: str) -> None:
+        leader = self._world.state()["leader"]
+        if leader < 0 or self._faults.is_over or self._faults.sick is not None:
+            return
+        how = self._clock.draw.choice((self._faults.stop, self._faults.crash, None, None))
+        if how is not None:
+            how(leader, SILENT_MS)
+            return
+        ways = {(producer, str(leader)), (str(leader), producer)}
+        self._faults.cut_ways(f"{producer} is cut off from {leader}", ways, self._clock.between(*SILENT_MS))
+        self._moves.shut_down(leader)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import selectors
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import headrace.client.connection as connection_room
 from headrace.client.accumulator import Accumulator
@@ -44,10 +44,35 @@ UNFINISHED_MAX: Final = 20
 BURST_MAX: Final = 8
 BATCH_BYTES: Final = (1, 1, 300)
 """Of a batch: one record, or several."""
-METADATA_AGES_MS: Final = (300_000, 250)
-"""After so long a producer asks for metadata: so some see a new leader before the old one has answered."""
 POLL_MS: Final = 400.0
 BUFFER_BYTES: Final = 1 << 24
+METADATA_AGES_MS: Final = (300_000, 250)
+"""After so long a producer asks for metadata: so some see a new leader before the old one has answered."""
+
+
+class Habits(NamedTuple):
+    """How a producer sends.
+
+    `pause_ms`: the longest between two bursts; `begins_at_once`: without a pause before the first one;
+    `burst_max`: records handed over at once; `hurries`: whether it sends much after each fault;
+    `request_max_ms`: how long it waits for an answer; `metadata_age_ms`: after so long it asks for metadata,
+    None: drawn.
+    """
+
+    pause_ms: float
+    begins_at_once: bool = False
+    burst_max: int = BURST_MAX
+    hurries: bool = True
+    request_max_ms: int = REQUEST_MAX_MS
+    metadata_age_ms: int | None = None
+
+
+PATIENT: Final = Habits(
+    2_000.0, begins_at_once=True, burst_max=1, hurries=False, request_max_ms=8_000, metadata_age_ms=250
+)
+"""Waits for a silent leader for longer than a session lasts, with few batches on their way to it, and soon
+knows the next leader: without care, batches of one epoch are on their way to two leaders.
+"""
 
 
 class ProductClient:
@@ -98,15 +123,23 @@ class ProductProducer(ProductClient):
     """
 
     def __init__(
-        self, number: int, clock: Clock, network: sim_network.Network, pause_ms: float, *, batch_bytes: int
+        self,
+        number: int,
+        clock: Clock,
+        network: sim_network.Network,
+        habits: Habits,
+        *,
+        batch_bytes: int,
     ) -> None:
         super().__init__(f"producer-{number}", clock, network)
+        self._habits = habits
         self.number = number
         self.acknowledged: list[Acknowledged] = []
         self.last_answer = "nothing"
         self.is_ending = False
         self.on_acknowledged: Any = lambda: None
-        self._pause_ms = pause_ms
+        self.on_numbered: Any = lambda: None
+        """Called for each batch when it has its numbers: it is sent right then, if a leader is known."""
         self._hurries_until_ms = 0.0
         self._pauses = 0
         self._next = 0
@@ -124,7 +157,7 @@ class ProductProducer(ProductClient):
             max_block_ms=0,
             max_request_size_bytes=BUFFER_BYTES,
             delivery_timeout_ms=DELIVERY_MAX_MS,
-            request_timeout_ms=REQUEST_MAX_MS,
+            request_timeout_ms=habits.request_max_ms,
             retry_backoff_ms=100,
             retry_backoff_max_ms=1_000,
             max_in_flight=5,
@@ -135,8 +168,8 @@ class ProductProducer(ProductClient):
             client_network = Network(
                 BOOTSTRAP,
                 client_id=self.name,
-                request_timeout_ms=REQUEST_MAX_MS,
-                metadata_max_age_ms=clock.draw.choice(METADATA_AGES_MS),
+                request_timeout_ms=habits.request_max_ms,
+                metadata_max_age_ms=habits.metadata_age_ms or clock.draw.choice(METADATA_AGES_MS),
                 clock=self.seconds,
                 draw=clock.draw.random,
             )
@@ -151,7 +184,10 @@ class ProductProducer(ProductClient):
             draw=clock.draw.random,
             name=self.name,
         )
-        self._pause()
+        if habits.begins_at_once:
+            self._hand_over(self._pauses)
+        else:
+            self._pause()
         self.wake()
 
     @property
@@ -169,15 +205,16 @@ class ProductProducer(ProductClient):
 
     def hurry(self, duration_ms: float) -> None:
         """Hands over much for a moment."""
-        self._hurries_until_ms = self.clock.now_ms + duration_ms
-        self._pause()
+        if self._habits.hurries:
+            self._hurries_until_ms = self.clock.now_ms + duration_ms
+            self._pause()
 
     def close(self) -> None:
         self._sender.network.close()
 
     def _pause(self) -> None:
         hurries = self.clock.now_ms < self._hurries_until_ms
-        pause_ms = min(HURRY_PAUSE_MS, self._pause_ms) if hurries else self._pause_ms
+        pause_ms = min(HURRY_PAUSE_MS, self._habits.pause_ms) if hurries else self._habits.pause_ms
         self._pauses += 1
         self.clock.after(self.clock.between(0, pause_ms), self.life, partial(self._hand_over, self._pauses))
 
@@ -185,7 +222,7 @@ class ProductProducer(ProductClient):
         if number != self._pauses or self.is_ending:
             return
         unfinished = self._next - len(self._acknowledged_values)
-        for _ in range(min(UNFINISHED_MAX - unfinished, self.clock.draw.randint(1, BURST_MAX))):
+        for _ in range(min(UNFINISHED_MAX - unfinished, self.clock.draw.randint(1, self._habits.burst_max))):
             value = f"{self._next} ".encode() + b"x" * self.clock.draw.randint(0, 40)
             self._next += 1
             time_ms = HOURS_FROM_MS + HOUR_MS * min(HOURS_MAX, int(self.clock.now_ms / HOUR_LASTS_MS))
@@ -199,6 +236,7 @@ class ProductProducer(ProductClient):
         assert identity.content is not None
         self._handed[place] = Handed(place, identity.base_timestamp_ms, identity.content)
         self._values[place] = _numbers(data)
+        self.on_numbered()
 
     def renumbered(self, old: BatchIdentity, new: BatchIdentity) -> None:
         assert new.content is not None

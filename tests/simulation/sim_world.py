@@ -30,7 +30,14 @@ from simulation.sim_judge import Judge
 from simulation.sim_members import SimMembers
 from simulation.sim_mirror import SimMirror
 from simulation.sim_network import Network
-from simulation.sim_product_clients import BATCH_BYTES, ProductClient, ProductConsumer, ProductProducer
+from simulation.sim_product_clients import (
+    BATCH_BYTES,
+    PATIENT,
+    Habits,
+    ProductClient,
+    ProductConsumer,
+    ProductProducer,
+)
 from simulation.sim_remade import NAME as REMADE_TOPIC
 from simulation.sim_remade import SimRemade
 from simulation.sim_session import SESSION_MS, SimSession
@@ -101,8 +108,8 @@ class World:
         self._high_watermarks: dict[tuple[Life, int], int] = {}
         self.faults = Faults(self)
         self.producers: list[SimProducer | ProductProducer] = []
-        self._pace = PAUSES_MS[0], 1
-        """Of producers: the longest pause in ms, and a batch's bytes."""
+        self._batch_bytes = 1
+        """Of a producer of the product."""
         self.reader: SimReader | ProductConsumer | None = None
         self.mirror: SimMirror | None = None
         self.group: SimGroup | SimMembers | None = None
@@ -150,9 +157,9 @@ class World:
         # An audit's report names single sequence numbers here.
         batch_bytes = 1 if is_audited else self.clock.draw.choice(BATCH_BYTES)
         pause_ms = PAUSES_MS[0] if self.is_unclean else self.clock.draw.choice(PAUSES_MS)
-        self._pace = pause_ms, batch_bytes
+        self._batch_bytes = batch_bytes
         for number in range(1, PRODUCERS + 1):
-            self._add(self._producer(number, pause_ms, batch_bytes))
+            self._add(self._producer(number, pause_ms))
         self.reader = self._make_reader()
         self.reader.may_lose = self.is_unclean
         if self.clock.chance(GROUPED) and not self.is_unclean:
@@ -184,16 +191,19 @@ class World:
             self.problems.extend(self.audit.finish())
         self.problems.extend(Judge(self).judge())
 
-    def _producer(self, number: int, pause_ms: float, batch_bytes: int) -> SimProducer | ProductProducer:
+    def _producer(self, number: int, pause_ms: float) -> SimProducer | ProductProducer:
         if self.clock.chance(OF_THE_PRODUCT):
-            return ProductProducer(number, self.clock, self.network, pause_ms, batch_bytes=batch_bytes)
+            return self._product_producer(number, Habits(pause_ms))
         return SimProducer(number, self.clock, self.network, self.zookeeper, pause_ms)
 
-    def begin_producer(self) -> None:
-        """Another producer of the product begins now."""
-        pause_ms, batch_bytes = self._pace
-        number = len(self.producers) + 1
-        self._add(ProductProducer(number, self.clock, self.network, pause_ms, batch_bytes=batch_bytes))
+    def begin_producer(self) -> ProductProducer:
+        """Another producer of the product begins now, and waits long for an answer."""
+        producer = self._product_producer(len(self.producers) + 1, PATIENT)
+        self._add(producer)
+        return producer
+
+    def _product_producer(self, number: int, habits: Habits) -> ProductProducer:
+        return ProductProducer(number, self.clock, self.network, habits, batch_bytes=self._batch_bytes)
 
     def _add(self, producer: SimProducer | ProductProducer) -> None:
         producer.on_acknowledged = self.faults.acknowledged
