@@ -161,7 +161,8 @@ def test_an_earlier_request_that_is_answered_first_ends_the_waiting() -> None:
 @given(st.lists(st.sampled_from(["ask", "answer", "fail", "doubt", "put off"]), max_size=40), st.randoms())
 def test_metadata_is_asked_for_soon_whatever_happened(steps: list[str], chance: random.Random) -> None:
     """Nothing that may happen keeps a client from asking that has a reason to ask, for longer than 2 s."""
-    found, now_s, waiting = updates(), 0.0, []
+    found, now_s = updates(), 0.0
+    waiting: list[int] = []
     for step in steps:
         now_s += chance.random() * 3
         number = waiting.pop(chance.randrange(len(waiting))) if waiting and step in ("answer", "fail") else 0

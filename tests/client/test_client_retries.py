@@ -8,7 +8,7 @@ import pytest
 
 from fix_client import MakeProducer, Recorder, StartCluster, values
 from fix_fake_broker import LOSE_ANSWER, LOSE_REQUEST, Fault, refuse
-from headrace.client import BatchIdentity, BatchObserver
+from headrace.client import BatchIdentity, BatchObserver, Producer
 from headrace.client.errors import (
     BrokerError,
     ClientError,
@@ -350,3 +350,13 @@ def test_a_failed_sender_thread_fails_pending_and_later_sends(
     with pytest.raises(ClientError, match="sender thread failed"):
         sender.send("t", b"2")
     assert "the sender thread failed" in caplog.text
+
+
+def test_a_broker_that_does_not_answer_keeps_no_producer_from_an_id(fake_cluster: StartCluster) -> None:
+    cluster = fake_cluster(brokers=2)
+    silent, leader = cluster.brokers
+    cluster.leaders["t", 0] = leader.broker_id
+    cluster.next(ApiKey.INIT_PRODUCER_ID, Fault(delay_s=60))
+    with Producer(f"{silent.host}:{silent.port}", linger_ms=1) as sender:
+        sender.send("t", b"v").result(timeout=10)
+    assert len(cluster.requests_of(ApiKey.INIT_PRODUCER_ID)) == 2

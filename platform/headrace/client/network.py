@@ -110,7 +110,7 @@ class Network:
         connect = self.ready if self._updates.doubts else None
         node_id = self._informants.next(self._connections, addresses, now_s, connect=connect)
         assert node_id is not None
-        if self._updates.is_awaited and self._connections[node_id].is_silent(now_s - PATIENCE_S):
+        if self._updates.is_awaited and self.is_silent(node_id):
             self._updates.put_off(now_s)
             return
         topics = sorted(self._topics) if len(self._topics) <= ITEMS_AT_ONCE_MAX else None
@@ -181,23 +181,29 @@ class Network:
         return self._connections[node_id].ready_s
 
     def any_ready(self) -> int | None:
-        """Returns the ready broker with the fewest requests in flight; if none is ready, connects to one.
+        """Returns the ready broker with the fewest requests in flight; a silent one only if there is no other.
 
-        Connects to a further one if those before it are not ready after `PATIENCE_S`.
+        If none is ready and answers, connects to one, and to a further one each `PATIENCE_S`.
         """
         now_s = self._clock()
-        if (best := most_idle(self._connections, now_s)) is not None:
+        best = most_idle(self._connections, now_s)
+        if best is not None and not self.is_silent(best):
             return best
         if all(connection.started_s <= now_s - PATIENCE_S for connection in self._connections.values()):
             nodes = [*self.cluster.brokers, *self._bootstrap]
-            candidates = [node_id for node_id in nodes if node_id not in self._connections]
+            known = {connection.address for connection in self._connections.values()}
+            candidates = [node_id for node_id in nodes if self._address(node_id) not in known]
             start = int(self._draw() * len(candidates))
             for i in range(len(candidates)):
                 node_id = candidates[(start + i) % len(candidates)]
                 self.ready(node_id)
                 if node_id in self._connections:
                     break
-        return None
+        return best
+
+    def is_silent(self, node_id: int) -> bool:
+        """Whether a ready broker has not answered a request for `PATIENCE_S`."""
+        return self._connections[node_id].is_silent(self._clock() - PATIENCE_S)
 
     def error_of(self, node_id: int) -> ClientError | None:
         """Returns why the latest connection to this broker ended; None while there is one, or none yet."""

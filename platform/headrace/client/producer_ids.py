@@ -8,6 +8,7 @@ from typing import Any
 from headrace.client.backoff import Backoff
 from headrace.client.calls import init_producer_id_call
 from headrace.client.errors import BrokerError, ClientError
+from headrace.client.informants import PATIENCE_S
 from headrace.client.network import Network
 from headrace.client.ordering import NO_PRODUCER
 from headrace.wire.errors import ErrorCode
@@ -33,31 +34,41 @@ class ProducerIds:
         self._on_refused = on_refused
         self._clock = clock
         self._draw = draw
-        self._in_flight = False
+        self._in_flight = 0
+        self._asked_s = 0.0
         self._failures = 0
         self._not_before_s = 0.0
 
     @property
     def retry_at_s(self) -> float | None:
-        """When to call `request` again; None if nothing is to be requested or a request is in flight."""
-        return self._not_before_s if self.current is None and not self._in_flight else None
+        """When to call `request` again; None if nothing is to be requested."""
+        if self.current is not None:
+            return None
+        return self._asked_s + PATIENCE_S if self._in_flight else self._not_before_s
 
     def request(self) -> None:
-        """Requests a new id, unless a request is in flight or has to wait."""
+        """Requests a new id, unless it has to wait, or a broker was asked a moment ago.
+
+        Asks another broker if one does not answer: its connection may stand until the request's timeout.
+        """
         self.current = None
-        if self._in_flight or self._clock() < self._not_before_s:
+        now_s = self._clock()
+        if now_s < (self._asked_s + PATIENCE_S if self._in_flight else self._not_before_s):
             return
         node_id = self._network.any_ready()
-        if node_id is None:
+        if node_id is None or (self._in_flight and self._network.is_silent(node_id)):
             return
         try:
             self._network.send(node_id, init_producer_id_call(), self._on_response)
-            self._in_flight = True
+            self._in_flight += 1
+            self._asked_s = now_s
         except ClientError as error:
             self._on_refused(error)
 
     def _on_response(self, body: Any, error: ClientError | None) -> None:
-        self._in_flight = False
+        self._in_flight -= 1
+        if self.current is not None:
+            return  # another broker was faster
         if error is None and body.error_code != ErrorCode.NONE:
             error = BrokerError(body.error_code, "no producer id was assigned")
         if error is None:
