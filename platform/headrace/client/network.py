@@ -181,7 +181,7 @@ class Network:
         return self._connections[node_id].ready_s
 
     def any_ready(self) -> int | None:
-        """Returns the ready broker with the fewest requests in flight; a silent one only if there is no other.
+        """Returns the ready broker with the fewest requests in flight; a silent one comes last.
 
         If none is ready and answers, connects to one, and to a further one each `PATIENCE_S`.
         """
