@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from fix_client import FakeCluster, StartCluster
 from fix_consumers import WAIT_S, MakeConsumer, as_stored, fill, read
 from fix_fake_broker import FakeBroker, Fault, refuse
-from headrace.client import Consumer, ConsumerRecord
+from headrace.client import Consumer, ConsumerRecord, Producer
 from headrace.client.calls import metadata_call
 from headrace.client.cluster import BrokerAddress
 from headrace.client.connection import BrokerConnection, ConnectionState
@@ -116,6 +117,62 @@ def test_a_broker_that_is_cut_off_is_not_the_only_one_that_is_asked() -> None:
             while len(got) < 4 and time.monotonic() < until:
                 got += reader.poll(0.1)
             assert got == as_stored(cluster)[20:]
+
+
+class HungBroker(FakeCluster):
+    """Three brokers. The first one hangs, and ends no connection. Then another one leads, and the cluster has
+    two.
+    """
+
+    hangs = False
+
+    def handle(self, broker: FakeBroker, request: messages.Request, fault: Fault) -> bytes | None:
+        if self.hangs and broker.broker_id == 1:
+            self.delays_s[id(request)] = 60.0
+        return super().handle(broker, request, fault)
+
+    def hang(self) -> None:
+        with self.lock:
+            self.hangs = True
+
+    def replace(self) -> None:
+        with self.lock:
+            self.leaders["t", 0] = 3
+            self.brokers = self.brokers[1:]
+
+
+@pytest.fixture
+def hung() -> Iterator[HungBroker]:
+    with contextlib.closing(HungBroker(brokers=3)) as cluster:
+        first = cluster.brokers[0]
+        yield cluster
+        first.stop()
+
+
+def test_a_consumer_leaves_a_leader_that_hangs_when_another_one_leads(hung: HungBroker) -> None:
+    fill(hung)
+    with Consumer(hung.bootstrap, auto_offset_reset="earliest") as reader:
+        reader.assign([("t", 0)])
+        assert len(read(reader, 20)) == 20
+        hung.hang()
+        reader.poll(0.1)
+        hung.replace()
+        fill(hung, batches=1)
+        got: list[ConsumerRecord] = []
+        until = time.monotonic() + 15
+        while len(got) < 4 and time.monotonic() < until:
+            got += reader.poll(0.1)
+        assert got == as_stored(hung)[20:]
+
+
+def test_a_producer_leaves_a_leader_that_hangs_when_another_one_leads(hung: HungBroker) -> None:
+    with Producer(hung.bootstrap, linger_ms=1) as sender:
+        sender.send("t", b"1").result(timeout=WAIT_S)
+        hung.hang()
+        waits = sender.send("t", b"2")
+        time.sleep(0.1)
+        hung.replace()
+        waits.result(timeout=15)
 
 
 def updates(max_age_ms: float = 300_000) -> MetadataUpdates:

@@ -104,10 +104,18 @@ class BrokerConnection:
         """How many requests await a response or are not yet with the kernel."""
         return max(len(self._in_flight), len(self._outgoing))
 
+    @property
+    def waits_since_s(self) -> float | None:
+        """Since when the broker has owed a response: since the request, or the latest bytes of it."""
+        if not self._in_flight:
+            return None
+        asked_s = self._in_flight[0].deadline_s - self._in_flight[0].timeout_s
+        return max(asked_s, self._received_s) if self._reader.pending_bytes else asked_s
+
     def is_silent(self, since_s: float) -> bool:
-        """Whether a response is awaited that was asked for before then."""
-        first = self._in_flight[0] if self._in_flight else None
-        return first is not None and first.deadline_s - first.timeout_s <= since_s
+        """Whether nothing has come of a response that was asked for before then."""
+        waits_since_s = self.waits_since_s
+        return waits_since_s is not None and waits_since_s <= since_s
 
     @property
     def has_ended(self) -> bool:

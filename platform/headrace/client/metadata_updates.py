@@ -12,6 +12,8 @@ METADATA_RETRY: Final = Backoff(first_ms=50, max_ms=1000)
 METADATA_MAX_AGE_MS: Final = 300_000
 CONNECTING_S: Final = 0.1
 """How long a connection to another broker may take before one more is tried."""
+MAX_AGE_IN_SILENCE_S: Final = 2.0
+"""Of metadata, while a broker does not answer."""
 NEVER: Final = float("inf")
 
 
@@ -33,6 +35,7 @@ class MetadataUpdates:
         self._failures = 0
         self._not_before_s = 0.0
         self._updated_s = -NEVER
+        self._is_hurried = False
 
     @property
     def doubts(self) -> bool:
@@ -52,6 +55,10 @@ class MetadataUpdates:
         """What is known is wrong, or not enough."""
         self._is_wanted = self._doubts = True
 
+    def hurry(self) -> None:
+        """A broker does not answer, and another one may lead by now."""
+        self._is_hurried = self._doubts = True
+
     def restart(self) -> None:
         """What was asked before was about other topics: the backoff does not apply."""
         self._failures = 0
@@ -64,7 +71,8 @@ class MetadataUpdates:
             return self._waits_since_s + PATIENCE_S
         if self._is_wanted:
             return self._not_before_s
-        return max(self._not_before_s, self._updated_s + self._max_age_s)
+        max_age_s = min(self._max_age_s, MAX_AGE_IN_SILENCE_S) if self._is_hurried else self._max_age_s
+        return max(self._not_before_s, self._updated_s + max_age_s)
 
     def put_off(self, now_s: float) -> None:
         """No other broker is connected: it is asked as soon as one is."""
@@ -74,7 +82,7 @@ class MetadataUpdates:
         """Returns the number of a request that is sent now."""
         self._asked += 1
         self._waits_since_s = now_s
-        self._is_wanted = self._doubts = False
+        self._is_wanted = self._doubts = self._is_hurried = False
         return self._asked
 
     def is_news(self, number: int) -> bool:

@@ -275,6 +275,8 @@ class Network:
                     connection.check_deadline(now_s)
                 except NetworkError as error:
                     self._drop(node_id, error)
+        if any(connection.is_silent(now_s - PATIENCE_S) for connection in self._connections.values()):
+            self._updates.hurry()
 
     def _flush(self) -> None:
         """Hands the requests sent since the last `poll` to the kernel together."""
@@ -301,12 +303,11 @@ class Network:
         """Returns when `poll` must act even if nothing arrives."""
         deadlines = [c.deadline_s for c in self._connections.values() if c.deadline_s is not None]
         deadlines += [at_s for at_s in self._not_before_s.values() if at_s > now_s]
-        others_s = [
-            connection.started_s + PATIENCE_S
-            for connection in self._connections.values()
-            if connection.state is not ConnectionState.READY
-        ]
-        deadlines += [at_s for at_s in others_s if at_s > now_s]
+        for connection in self._connections.values():
+            is_ready = connection.state is ConnectionState.READY
+            since_s = connection.waits_since_s if is_ready else connection.started_s
+            if since_s is not None and since_s + PATIENCE_S > now_s:
+                deadlines.append(since_s + PATIENCE_S)  # another broker is tried
         if self._updates.due_s() > now_s:
             deadlines.append(self._updates.due_s())
         return min(deadlines, default=NEVER)
