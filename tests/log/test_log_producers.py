@@ -1,5 +1,7 @@
 """Sequence checks, compared with a model that keeps the whole history."""
 
+from functools import partial
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +18,7 @@ from headrace.log.producers import (
     check_sequence,
     follows,
 )
-from headrace.wire.batch import SEQUENCE_SPAN
+from headrace.wire.batch import SEQUENCE_SPAN, BatchHeader
 
 # (epoch, how far from the expected sequence, records)
 attempts = st.lists(st.tuples(st.integers(0, 2), st.integers(-4, 2), st.integers(1, 3)), max_size=40)
@@ -57,6 +59,45 @@ def test_the_next_sequence_is_accepted_and_the_last_five_batches_are_duplicates(
             entry = advance(entry, epoch, first, last, address, now_ms=5)
             address += 100
             assert entry.batches == tuple(StoredBatch(*each) for each in history[-BATCHES_KEPT:])
+
+
+stored = st.builds(
+    partial(
+        BatchHeader,
+        batch_length=100,
+        partition_leader_epoch=0,
+        magic=2,
+        crc=0,
+        attributes=0,
+        last_offset_delta=0,
+        base_timestamp_ms=0,
+        max_timestamp_ms=0,
+        record_count=1,
+    ),
+    base_offset=st.integers(0, 1 << 40),
+    producer_id=st.integers(-1, 3),
+    producer_epoch=st.integers(0, 2),
+    base_sequence=st.integers(0, 50),
+)
+
+
+@settings(max_examples=300)
+@given(before=st.lists(stored, max_size=6), together=st.lists(stored, max_size=30))
+def test_batches_that_are_noted_together_are_known_as_if_each_came_alone(
+    before: list[BatchHeader], together: list[BatchHeader]
+) -> None:
+    one_by_one, at_once = ProducerStates(clock_ms=lambda: 5), ProducerStates(clock_ms=lambda: 5)
+    for header in before:
+        one_by_one.note(header, header.base_offset)
+        at_once.note(header, header.base_offset)
+    known = dict(at_once)
+    for header in together:
+        one_by_one.note(header, header.base_offset)
+    undo = at_once.note_all(together)
+    assert list(at_once) == list(one_by_one)
+    for producer_id, entry in reversed(undo):
+        at_once.restore(producer_id, entry)
+    assert dict(at_once) == known
 
 
 def test_an_epoch_bump_restarts_at_zero() -> None:

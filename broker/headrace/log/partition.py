@@ -7,7 +7,7 @@ fsync as a job. Not thread-safe; only `FlushJob.run` may run on another thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,12 +15,7 @@ from headrace.log.checkpoint import CHECKPOINT_EVERY_BYTES, Checkpoint, save_cut
 from headrace.log.config import UNLIMITED, LogConfig
 from headrace.log.cutting import expire
 from headrace.log.epochs import LeaderEpochs
-from headrace.log.errors import (
-    AddressMismatchError,
-    AddressOutOfRangeError,
-    LogOfflineError,
-    LogStorageError,
-)
+from headrace.log.errors import AddressOutOfRangeError, LogOfflineError, LogStorageError
 from headrace.log.files import FileReference, FileSlice, sync_directory
 from headrace.log.flush import Flushed, FlushJob
 from headrace.log.flushed import FlushedNotes
@@ -33,10 +28,10 @@ from headrace.log.saving import checkpoint_of
 from headrace.log.search import Search, first_at, greatest
 from headrace.log.segment import Segment
 from headrace.log.segments import SegmentList
-from headrace.log.staging import Staging, check_verbatim
+from headrace.log.staging import Staging, check_verbatim, in_segments
 from headrace.process.clock import now_ms
 from headrace.process.disk import explained
-from headrace.wire.batch import BatchHeader, hop, read_header
+from headrace.wire.batch import BatchHeader, hop
 from headrace.wire.primitives import Buffer
 
 
@@ -103,22 +98,26 @@ class PartitionLog:
         self.commit()
         return Appended(base, self.end_address)
 
-    def append_verbatim(self, batches: Buffer) -> Appended:
+    def append_verbatim(self, batches: Buffer, headers: Sequence[BatchHeader] | None = None) -> Appended:
         """Writes whole batches that have their addresses already; the first one must begin at `end_address`.
+        A pristine log accepts any first address. `headers`: theirs, if the caller has read them.
 
-        A pristine log accepts any first address. Raises `AddressMismatchError` (nothing was appended then),
-        `LogStorageError`.
+        Raises `AddressMismatchError` (nothing was appended then), `LogStorageError`.
         """
-        base = read_header(batches).address
-        if base != self.staged_end_address and not self.is_pristine:
-            raise AddressMismatchError(
-                f"{self.directory}: batch at address {base}, the log ends at {self.staged_end_address}"
-            )
-        check_verbatim(batches, base, self.directory)
+        headers = [header for _, header in hop(batches)] if headers is None else headers
+        address = None if self.is_pristine else self.staged_end_address
+        base = check_verbatim(headers, address, self.directory)
         self.rebase(base)
-        for at, header in hop(batches):
-            self.stage(memoryview(batches)[at : at + header.size_bytes], header, verbatim=True)
         self.commit()
+        view, at = memoryview(batches), 0
+        for run in in_segments(headers, self._segments.active.size_bytes, self.config.segment_bytes):
+            if run.begins_segment:
+                self.roll()
+            written = view[at : at + run.size_bytes]
+            self.staged_end_address = self._staging.add_stored(written, self.staged_end_address, run.headers)
+            self._staging.undo += self.producers.note_all(run.headers)
+            self.commit()
+            at += run.size_bytes
         return Appended(base, self.end_address)
 
     def stage(self, batch: Buffer, header: BatchHeader, *, verbatim: bool = False) -> int:

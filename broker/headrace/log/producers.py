@@ -162,6 +162,29 @@ class ProducerStates:
         )
         return before
 
+    def note_all(self, headers: Iterable[BatchHeader]) -> list[tuple[int, ProducerEntry | None]]:
+        """Records stored batches, like `note`; returns what was known of each of their producers.
+
+        Of each producer the last `BATCHES_KEPT` batches are enough: no more are kept.
+        """
+        recent: dict[int, list[BatchHeader]] = {}
+        for header in headers:
+            producer_id = header.producer_id
+            if producer_id >= 0:
+                batches = recent.pop(producer_id, [])  # the one that appended last comes last
+                recent[producer_id] = [*batches[1 - BATCHES_KEPT :], header]
+        now_ms = self.clock_ms()
+        undo = []
+        for producer_id, batches in recent.items():
+            before = entry = self._entries.get(producer_id)
+            for header in batches:
+                sequences = header.base_sequence, header.last_sequence
+                entry = advance(entry, header.producer_epoch, *sequences, header.base_offset, now_ms)
+            assert entry is not None
+            self.put(producer_id, entry)
+            undo.append((producer_id, before))
+        return undo
+
     def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
         """Undoes a `put`: `entry` is the one before it, if any."""
         if entry is None:

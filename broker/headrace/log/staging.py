@@ -6,11 +6,12 @@ owns addresses and segments.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from headrace.log.errors import AddressMismatchError
 from headrace.log.producers import ProducerEntry
-from headrace.wire.batch import BatchHeader, hop, place
+from headrace.wire.batch import BatchHeader, place
 from headrace.wire.primitives import Buffer
 
 # Smaller batches are copied into one buffer; larger ones are written from their own.
@@ -65,12 +66,60 @@ class Staging:
         self.batches.append(StagedBatch(address, size_bytes, header.max_timestamp_ms, epoch))
         return base_offset
 
+    def add_stored(self, batches: Buffer, address: int, headers: Iterable[BatchHeader]) -> int:
+        """Takes batches that have their offsets and leader epochs already; returns the end of the last one.
 
-def check_verbatim(batches: Buffer, address: int, where: object) -> None:
-    """Raises `AddressMismatchError` unless each batch has its address already, the first one `address`.
-    `where` names the log.
+        The first one is at `address`. They are not copied.
+        """
+        self.buffers.append(batches)
+        self._gather = bytearray()
+        for header in headers:
+            size_bytes = header.size_bytes
+            self.batches.append(
+                StagedBatch(address, size_bytes, header.max_timestamp_ms, header.partition_leader_epoch)
+            )
+            address += size_bytes
+        return address
+
+
+class Run(NamedTuple):
+    """Batches that follow each other in a segment. `begins_segment`: it is a new one."""
+
+    headers: list[BatchHeader]
+    size_bytes: int
+    begins_segment: bool
+
+
+def in_segments(headers: Iterable[BatchHeader], used_bytes: int, segment_bytes: int) -> Iterator[Run]:
+    """Yields batches segment by segment. `used_bytes`: what the first segment holds already.
+
+    A batch that is larger than a segment has one of its own.
     """
-    for _, header in hop(batches):
+    run: list[BatchHeader] = []
+    run_bytes, begins_segment = 0, False
+    for header in headers:
+        size_bytes = header.size_bytes
+        if used_bytes and used_bytes + size_bytes > segment_bytes:
+            if run:
+                yield Run(run, run_bytes, begins_segment)
+            run, run_bytes, used_bytes, begins_segment = [], 0, 0, True
+        run.append(header)
+        run_bytes += size_bytes
+        used_bytes += size_bytes
+    if run:
+        yield Run(run, run_bytes, begins_segment)
+
+
+def check_verbatim(headers: Iterable[BatchHeader], address: int | None, where: object) -> int:
+    """Returns the address of the first batch.
+
+    Raises `AddressMismatchError` unless each batch has its address already, the first one `address`; None:
+    any. `where` names the log.
+    """
+    base = address
+    for header in headers:
+        if address is None:
+            base = address = header.address
         if not header.is_stored_at(address):
             raise AddressMismatchError(
                 f"{where}: a batch of {header.size_bytes} bytes and {header.record_count} "
@@ -78,3 +127,6 @@ def check_verbatim(batches: Buffer, address: int, where: object) -> None:
                 f"belong at address {address}"
             )
         address += header.size_bytes
+    if base is None:
+        raise AddressMismatchError(f"{where}: there is no whole batch to append")
+    return base

@@ -7,10 +7,12 @@ is no step of reconciliation beside the fetches.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from headrace.log.epochs import LeaderEpochs
 from headrace.replication.pull import DivergedError, sound_prefix
+from headrace.wire.batch import BatchHeader
 from headrace.wire.errors import ErrorCode
 from headrace.wire.fetch import FetchPartitionResult
 from headrace.wire.primitives import Buffer
@@ -37,13 +39,15 @@ class OwnLog(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Both logs agree up to the follower's end. `batches`: what follows, checked; perhaps nothing.
+    """Both logs agree up to the follower's end. `batches`: what follows, checked; perhaps nothing. `headers`:
+    theirs.
 
     `high_watermark` and `leader_start_address`: the leader's. `problem`: why what came behind `batches` is
     not appended.
     """
 
     batches: Buffer
+    headers: Sequence[BatchHeader]
     high_watermark: int
     leader_start_address: int
     problem: DivergedError | None
@@ -93,8 +97,9 @@ def next_step(own: OwnLog, result: FetchPartitionResult) -> Step:
     records = result.records
     if records is None or isinstance(records, int):
         records = b""
-    size_bytes, problem = sound_prefix(records, own.end_address) if records else (0, None)
-    return Append(memoryview(records)[:size_bytes], result.high_watermark, result.log_start_offset, problem)
+    headers, size_bytes, problem = sound_prefix(records, own.end_address)
+    batches = memoryview(records)[:size_bytes]
+    return Append(batches, headers, result.high_watermark, result.log_start_offset, problem)
 
 
 def _part(own: OwnLog, epoch: int, end_address: int) -> Step:

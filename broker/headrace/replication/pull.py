@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Protocol
 
 from headrace.log.epochs import EpochEnd
-from headrace.wire.batch import HEADER_SIZE_BYTES, read_header, verify
+from headrace.wire.batch import HEADER_SIZE_BYTES, BatchHeader, read_header, verify
 from headrace.wire.errors import CorruptBatchError
 from headrace.wire.primitives import Buffer
 
@@ -128,37 +128,53 @@ def check_batches(batches: Buffer, address: int) -> int:
 
     Raises `DivergedError` unless each has its address (the first one `address`) and a right CRC.
     """
-    size_bytes, error = sound_prefix(batches, address)
-    if error is not None:
-        raise error
-    return size_bytes
+    prefix = sound_prefix(batches, address)
+    if prefix.problem is not None:
+        raise prefix.problem
+    return prefix.size_bytes
 
 
-def sound_prefix(batches: Buffer, address: int) -> tuple[int, DivergedError | None]:
-    """Returns the size of the whole batches before the first bad one, and what is wrong with that one.
+class SoundPrefix(NamedTuple):
+    """The whole batches before the first bad one; `problem`: what is wrong with that one."""
+
+    headers: list[BatchHeader]
+    size_bytes: int
+    problem: DivergedError | None
+
+
+def sound_prefix(batches: Buffer, address: int) -> SoundPrefix:
+    """Returns the good batches at the beginning of `batches`.
 
     A good batch has its address (the first one `address`) and a right CRC, whatever its records are.
     """
+    batches = memoryview(batches)
     at, size = 0, len(batches)
+    headers: list[BatchHeader] = []
     while at + HEADER_SIZE_BYTES <= size:
-        expected = address + at
         try:
             header = read_header(batches, at)
-            if at + header.size_bytes > size:
+            end = at + header.size_bytes
+            if end > size:
                 break
             verify(batches, at, header)
         except CorruptBatchError as error:
-            return at, DamagedBatchError(expected, _end_of_damaged(batches, at, expected), str(error))
-        if not header.is_stored_at(expected):
-            if header.address > expected and header.is_stored_at(header.address):
-                return at, MissingRangeError(expected, header.address)
-            return at, DivergedError(
-                f"the source's batch for address {expected} ({header.size_bytes} bytes, "
-                f"{header.record_count} records) has offset {header.base_offset} and last delta "
-                f"{header.last_offset_delta}: it does not keep byte addresses"
-            )
-        at += header.size_bytes
-    return at, None
+            damaged_end = _end_of_damaged(batches, at, address + at)
+            return SoundPrefix(headers, at, DamagedBatchError(address + at, damaged_end, str(error)))
+        if not header.is_stored_at(address + at):
+            return SoundPrefix(headers, at, _misplaced(header, address + at))
+        headers.append(header)
+        at = end
+    return SoundPrefix(headers, at, None)
+
+
+def _misplaced(header: BatchHeader, expected: int) -> DivergedError:
+    if header.address > expected and header.is_stored_at(header.address):
+        return MissingRangeError(expected, header.address)
+    return DivergedError(
+        f"the source's batch for address {expected} ({header.size_bytes} bytes, {header.record_count} "
+        f"records) has offset {header.base_offset} and last delta {header.last_offset_delta}: it does not "
+        "keep byte addresses"
+    )
 
 
 def _end_of_damaged(batches: Buffer, at: int, address: int) -> int | None:

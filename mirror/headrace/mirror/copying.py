@@ -169,7 +169,7 @@ class PartitionCopy:
         self.source_end = max(self.source_end, fetched.end_address)
         is_missing = is_all_empty and address < fetched.end_address
         self._empty_fetches = self._empty_fetches + 1 if is_missing else 0
-        size_bytes, self._bad_batch = sound_prefix(fetched.batches, address)
+        _, size_bytes, self._bad_batch = sound_prefix(fetched.batches, address)
         if size_bytes:
             for data, batch_count in _pieces(memoryview(fetched.batches)[:size_bytes]):
                 self._waiting.append(Chunk(generation, self._fetched_to, data, batch_count))

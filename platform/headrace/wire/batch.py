@@ -98,10 +98,12 @@ class BatchHeader(NamedTuple):
 
     def is_stored_at(self, address: int) -> bool:
         """Whether the batch has exactly the offsets that a broker gives it at `address`."""
+        size_bytes, count = LENGTH_END_BYTES + self.batch_length, self.record_count
         return (
-            self.address == address >= 0
-            and self.last_offset_delta == self.record_count - 1
-            and self.record_count < self.size_bytes
+            self.base_offset + count == address + size_bytes
+            and self.last_offset_delta == count - 1
+            and count < size_bytes
+            and address >= 0
         )
 
     @property

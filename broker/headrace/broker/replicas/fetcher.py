@@ -267,7 +267,7 @@ class Fetcher:
                 self._pause(followed, refusal, is_expected=False)
                 return
             try:
-                log.append_verbatim(step.batches)
+                log.append_verbatim(step.batches, step.headers)
             except LogError as error:
                 if log.offline is not None:
                     self._followed.fail(followed)
