@@ -15,7 +15,7 @@ from fix_client import FakeCluster, StartCluster
 from fix_consumers import WAIT_S, MakeConsumer, as_stored, fill, read
 from fix_fake_broker import FakeBroker, Fault, refuse
 from headrace.client import Consumer, ConsumerRecord, Producer
-from headrace.client.calls import metadata_call
+from headrace.client.calls import fetch_call, metadata_call
 from headrace.client.cluster import BrokerAddress
 from headrace.client.connection import BrokerConnection, ConnectionState
 from headrace.client.errors import BrokerError, UnknownTopicError
@@ -24,6 +24,7 @@ from headrace.client.metadata_updates import MetadataUpdates
 from headrace.wire import messages
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode
+from headrace.wire.fetch import FetchRequest
 
 
 def ask_metadata(cluster: FakeCluster, reader: Consumer) -> None:
@@ -250,6 +251,15 @@ def connection_to(port: int, *, asked_s: float, in_flight: int) -> BrokerConnect
     for _ in range(in_flight):
         found.send(metadata_call([], create=False), lambda body, error: None)
     return found
+
+
+def test_a_broker_that_was_asked_to_wait_is_not_silent_meanwhile() -> None:
+    waiting = connection_to(1, asked_s=0, in_flight=0)
+    waiting.versions = {int(ApiKey.FETCH): 12}
+    request = FetchRequest(5_000, 1, 1_000, [])
+    waiting.send(fetch_call(request), lambda body, error: None)
+    assert not waiting.is_silent(4.9)
+    assert waiting.is_silent(5.0)
 
 
 def test_a_broker_that_does_not_answer_is_asked_last() -> None:

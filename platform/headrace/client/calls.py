@@ -67,7 +67,7 @@ class Call:
     """`encode(version, correlation_id, client_id)` returns the framed request, whole or in pieces, and
     `decode(frame, version)` the response's body. `versions`: the lowest and the highest that say what this
     call means, of those that the client speaks. `is_optional`: `client.asking` takes the lack of this API for
-    an answer, None.
+    an answer, None. `wait_s`: for how long the broker is asked to wait before it answers.
     """
 
     api_key: int
@@ -76,6 +76,7 @@ class Call:
     expects_response: bool = True
     versions: tuple[int, int] = ANY_VERSION
     is_optional: bool = False
+    wait_s: float = 0.0
 
 
 def produce_call(request: produce.ProduceRequest, *, by_id: bool = False) -> Call:
@@ -106,7 +107,8 @@ def fetch_call(request: fetch.FetchRequest, *, by_id: bool = False) -> Call:
     def decode(frame: memoryview, version: int) -> fetch.FetchResponse:
         return fetch.decode_response(frame, version=version)[1]
 
-    return Call(ApiKey.FETCH, encode, decode, versions=FETCH_BY_ID if by_id else FETCH_BY_NAME)
+    versions = FETCH_BY_ID if by_id else FETCH_BY_NAME
+    return Call(ApiKey.FETCH, encode, decode, versions=versions, wait_s=request.max_wait_ms / 1000)
 
 
 def control_call(api_key: ApiKey, build: Callable[[Schema], Any], *, is_optional: bool = False) -> Call:

@@ -106,14 +106,15 @@ class BrokerConnection:
 
     @property
     def waits_since_s(self) -> float | None:
-        """Since when the broker has owed a response: since the request, or the latest bytes of it."""
+        """Since when the broker has owed a response: since it was due, or since the latest bytes of it."""
         if not self._in_flight:
             return None
-        asked_s = self._in_flight[0].deadline_s - self._in_flight[0].timeout_s
-        return max(asked_s, self._received_s) if self._reader.pending_bytes else asked_s
+        first = self._in_flight[0]
+        due_s = first.deadline_s - first.timeout_s + first.call.wait_s
+        return max(due_s, self._received_s) if self._reader.pending_bytes else due_s
 
     def is_silent(self, since_s: float) -> bool:
-        """Whether nothing has come of a response that was asked for before then."""
+        """Whether nothing has come of a response that was due before then."""
         waits_since_s = self.waits_since_s
         return waits_since_s is not None and waits_since_s <= since_s
 
