@@ -11,7 +11,7 @@ from headrace.client.informants import PATIENCE_S
 METADATA_RETRY: Final = Backoff(first_ms=50, max_ms=1000)
 METADATA_MAX_AGE_MS: Final = 300_000
 CONNECTING_S: Final = 0.1
-"""How long a connection to another broker may take before one more is tried."""
+"""Until it is looked again whether another broker can be asked. Each look may begin a connection."""
 MAX_AGE_IN_SILENCE_S: Final = 2.0
 """Of metadata, while a broker does not answer."""
 NEVER: Final = float("inf")
@@ -75,7 +75,7 @@ class MetadataUpdates:
         return max(self._not_before_s, self._updated_s + max_age_s)
 
     def put_off(self, now_s: float) -> None:
-        """No other broker is connected: it is asked as soon as one is."""
+        """No other broker can be asked yet. Another look is due after `CONNECTING_S`."""
         self._waits_since_s = now_s + CONNECTING_S - PATIENCE_S
 
     def ask(self, now_s: float) -> int:
@@ -86,7 +86,7 @@ class MetadataUpdates:
         return self._asked
 
     def is_news(self, number: int) -> bool:
-        """Whether no later request than this one has been answered."""
+        """Whether neither this request nor a later one has been answered."""
         return number > self._answered
 
     def answered(self, number: int, now_s: float, *, is_incomplete: bool) -> None:
