@@ -25,6 +25,7 @@ from headrace.coordination.errors import CoordinationError
 from headrace.coordination.partition_states import PartitionChange
 from headrace.coordination.topics import PartitionState, TopicState
 from headrace.log.directory import LogDirectory
+from headrace.wire.errors import ErrorCode
 
 ME = 1
 
@@ -48,6 +49,19 @@ class CountingWorkers:
             except Exception as caught:
                 result, error = None, caught
             done(result, error)
+
+
+class Waiter:
+    """A producer that waits for all replicas."""
+
+    durable, timeout_ms = True, 1_000
+
+    def __init__(self, end_address: int) -> None:
+        self.end_address = end_address
+        self.codes: list[ErrorCode] = []
+
+    def appended(self, code: ErrorCode, message: str | None) -> None:
+        self.codes.append(code)
 
 
 class SilentPeers:

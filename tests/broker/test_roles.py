@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from fix_replica_manager import ME, ReplicaManagerBench
+from fix_replica_manager import ME, ReplicaManagerBench, Waiter
 from headrace.broker.errors import Refused
 from headrace.broker.handlers.replica_reads import readable
 from headrace.broker.partition import Partition
@@ -38,19 +38,6 @@ def stored_batch(address: int, leader_epoch: int) -> bytes:
 
 def topic(leader: int, epoch: int, *, in_sync: tuple[int, ...] = (1, 2), topic_id: UUID = ID) -> TopicState:
     return TopicState("t", topic_id, {0: PartitionState(leader, epoch, (1, 2), in_sync)})
-
-
-class Waiter:
-    """A producer that waits for all replicas."""
-
-    durable, timeout_ms = True, 1_000
-
-    def __init__(self, end_address: int) -> None:
-        self.end_address = end_address
-        self.codes: list[ErrorCode] = []
-
-    def appended(self, code: ErrorCode, message: str | None) -> None:
-        self.codes.append(code)
 
 
 class Roles:

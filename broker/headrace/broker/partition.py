@@ -62,6 +62,7 @@ class Partition:
 
     __slots__ = (
         "config",
+        "cut_off",
         "durable_waiting",
         "failure",
         "flush_timer",
@@ -104,6 +105,7 @@ class Partition:
         self.replicas = replicas
         self.lead(leader_epoch)
         self.failure: str | None = None
+        self.cut_off = False
         self.read_problem: str | None = None  # the last one that was reported
         self.set_config(config)
         self.waiting: list[AppendWaiter] = []
@@ -127,7 +129,7 @@ class Partition:
     def see_plain(self) -> None:
         """Works out whether batches are stored as they come: the fast path of Produce relies on it."""
         config = self.config
-        refuses = self.failure or self.is_below_min
+        refuses = self.failure or self.cut_off or self.is_below_min
         self.is_plain = not (config.mirror or config.log_append_time or refuses)
 
     def lead(self, epoch: int) -> None:

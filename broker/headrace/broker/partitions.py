@@ -101,6 +101,17 @@ class Partitions:
         self._wake_readers(partition)
         self._wake_followers(partition)
 
+    def set_cut_off(self, partition: Partition, problem: str | None) -> None:
+        """Sends clients to ask who leads from now on, and those that wait for acks=all; None: no longer."""
+        partition.cut_off = problem is not None
+        partition.see_plain()
+        if problem is not None:
+            waiting = [waiter for _, waiter in partition.durable_waiting]
+            partition.durable_waiting.clear()
+            for waiter in waiting:
+                waiter.appended(ErrorCode.NOT_LEADER_OR_FOLLOWER, problem)
+            self._wake_readers(partition)
+
     def give_up(self, partition: Partition, problem: str, then: Callable[[], None]) -> None:
         """Ends leading: writes what is staged, refuses what waits for more than that, and calls `then` once
         no fsync of the log runs any more.

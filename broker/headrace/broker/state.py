@@ -60,6 +60,11 @@ class FollowerSession(Protocol):
     def close(self) -> None: ...
 
 
+CUT_OFF: Final = (
+    "ZooKeeper does not answer this broker, and no in-sync follower asks it any more: another broker may lead"
+)
+
+
 @dataclass
 class BrokerState:
     """Used on the loop's thread only. `control`: threads for calls to ZooKeeper and to other brokers;
@@ -98,6 +103,7 @@ class BrokerState:
     refusals: Refusals = field(default_factory=Refusals)
     follower_sessions: dict[int, FollowerSession] = field(default_factory=dict)  # by the follower's id
     throttles: Throttles = field(default_factory=Throttles)
+    cut_off: frozenset[PartitionName] = frozenset()  # see `replicas.cut_off`
     append_refusal: str | None = None  # why no append is accepted at present
     checks: RecordChecks = field(init=False)
 
@@ -152,6 +158,12 @@ class BrokerState:
         return 0 <= epoch == self.view.broker_epoch(broker_id)
 
     @staticmethod
+    def check_not_cut_off(partition: Partition) -> None:
+        """Raises `Refused` if another broker may lead the partition by now."""
+        if partition.cut_off:
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.name}: {CUT_OFF}")
+
+    @staticmethod
     def check_in_sync(partition: Partition) -> None:
         """Raises `Refused` if acks=all could not be answered: too few replicas are in sync."""
         replicas = partition.replicas
@@ -187,6 +199,17 @@ class BrokerState:
     def _changed_offline(self) -> None:
         self.view = self.view.changed()
         self.offline_changed()
+
+    def note_cut_off(self, names: frozenset[PartitionName]) -> None:
+        """Notes the partitions that another broker may lead by now: Metadata names no leader of them."""
+        if names != self.cut_off:
+            self.cut_off = names
+            self.view = self.view.changed()
+
+    def leaderless(self) -> frozenset[OfflineName]:
+        """Returns the partitions of which this broker knows no leader that serves them."""
+        own = ((self.broker_id, name.topic, name.partition) for name in self.cut_off)
+        return self.view.offline | self.own_offline() | frozenset(own)
 
     def own_offline(self) -> frozenset[OfflineName]:
         """Returns what other brokers call the partitions that are offline here."""

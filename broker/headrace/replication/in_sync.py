@@ -172,6 +172,12 @@ class InSyncReplicas:
             for replica, follower in self._followers.items()
         }
 
+    def has_been_left(self, now_ms: float, silent_ms: float) -> bool:
+        """Whether no other in-sync replica has asked for so long: they may follow another leader."""
+        return bool(self._counted) and all(
+            now_ms - max(follower.asked_ms, follower.caught_up_ms) > silent_ms for follower in self._counted
+        )
+
     # --- changes of the set ---
 
     def stood_still(self, stood_ms: float, now_ms: float) -> None:

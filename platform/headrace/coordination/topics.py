@@ -38,7 +38,7 @@ from headrace.coordination.partition_states import (
     write,
 )
 from headrace.coordination.partition_states import PartitionState as PartitionState
-from headrace.coordination.session import ZooKeeperSession
+from headrace.coordination.session import SessionState, ZooKeeperSession
 from headrace.coordination.standing import Watch
 from headrace.coordination.transaction import Transaction
 from headrace.wire.topic_names import TOPIC_NAME_RULE, is_topic_name
@@ -70,6 +70,11 @@ class TopicRegistry:
     def __init__(self, session: ZooKeeperSession) -> None:
         self._session = session
         self._known: dict[str, tuple[int, TopicState]] = {}
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether ZooKeeper answers, as far as is known now."""
+        return self._session.state is SessionState.CONNECTED
 
     def create(
         self,

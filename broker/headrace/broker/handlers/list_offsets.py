@@ -82,6 +82,7 @@ class _Job:
             return
         try:
             partition = self._state.led_partition(topic, part.partition_index)
+            self._state.check_not_cut_off(partition)
             self._state.check_leader_epoch(partition, getattr(part, "current_leader_epoch", -1))
         except Refused as refused:
             self._results[key] = _refused(part.partition_index, refused.code)

@@ -86,7 +86,7 @@ def _create_missing(state: BrokerState, request: Request, wanted: Topics) -> lis
 
 def _listing(state: BrokerState, request: Request, wanted: Topics) -> Tree | Callable[[], Tree]:
     """Returns the response's tree from the present view, or how to make it if it is large."""
-    cluster = Cluster(state.view, state.cluster_id, state.view.offline | state.own_offline())
+    cluster = Cluster(state.view, state.cluster_id, state.leaderless())
     if wanted is None or (request.version == 0 and not wanted):
         listed = sum(1 + len(topic.partitions) for topic in cluster.view.topics.values())
     else:

@@ -28,7 +28,10 @@ def readable(state: BrokerState, name: PartitionName, body: FetchRequest) -> Rea
         followed = state.find_followed(name)
         if followed is not None and _follows(state, followed):
             return followed
-    return led(state, name)
+    partition = led(state, name)
+    if body.replica_id == CONSUMER_REPLICA_ID:
+        state.check_not_cut_off(partition)
+    return partition
 
 
 def led(state: BrokerState, name: PartitionName) -> Partition:
@@ -48,7 +51,8 @@ def led(state: BrokerState, name: PartitionName) -> Partition:
 def is_readable(state: BrokerState, partition: Readable) -> bool:
     """Whether it is still what this broker serves readers from."""
     if isinstance(partition, Partition):
-        return state.partitions.get(partition.topic, partition.index) is partition
+        is_led = state.partitions.get(partition.topic, partition.index) is partition
+        return is_led and not partition.cut_off
     return state.find_followed(partition.name) is partition and _follows(state, partition)
 
 

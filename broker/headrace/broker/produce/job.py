@@ -337,6 +337,7 @@ def _stage_all(
                 passed.append(PassedPartition(place, known.leader, topic, part))
                 continue
             partition = state.led_partition(name, part.partition)
+            state.check_not_cut_off(partition)
             if body.acks == ACKS_ALL:
                 state.check_in_sync(partition)
             batches, opened = _result(job.batches[place]), _result(found.get(place))

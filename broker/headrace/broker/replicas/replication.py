@@ -12,6 +12,7 @@ from typing import Final
 from headrace.broker.leadership.resigning import Resigning
 from headrace.broker.network.peers import Peers
 from headrace.broker.replicas.checkpoints import Checkpoints
+from headrace.broker.replicas.cut_off import CHECK_MS, CutOff
 from headrace.broker.replicas.fetcher import CLIENT_ID, RESPONSE_MAX_BYTES, Fetchers
 from headrace.broker.replicas.followed import FollowedPartitions
 from headrace.broker.replicas.in_sync_changes import InSyncChanges
@@ -57,6 +58,7 @@ class Replication:
         self._files = files
         self._is_noting = False
         self._looked_at = 0  # logs, in all rounds
+        self._cut_off = CutOff(state, lambda: registry.is_connected)
         self._in_sync = InSyncChanges(state, registry, control, state.config["replica.lag.time.max.ms"])
 
     def start(self, topics: Mapping[str, TopicState]) -> None:
@@ -69,6 +71,7 @@ class Replication:
         loop.every(NOTE_EVERY_MS, self._note_flushed)
         loop.every(LOOK_INTERVAL_MS, self.manager.look_after_offline)
         loop.every(self._in_sync.check_ms, self._in_sync.check)
+        loop.every(CHECK_MS, self._cut_off.check)
 
     def topics_changed(self, topics: Mapping[str, TopicState], *, may_delete: bool) -> None:
         self.manager.apply(topics, may_delete=may_delete)

@@ -1,0 +1,53 @@
+"""Leaders that may be none any more: ZooKeeper does not answer, and every in-sync follower has gone.
+
+A broker that is cut off from ZooKeeper alone does not hear that its session has ended and another broker
+leads. What it gets with acks=all waits for followers that follow another leader, and its Metadata names it
+as the leader. So it sends clients to ask another broker.
+
+While ZooKeeper is down for all brokers followers go on asking, and so do leaders serving.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from headrace.broker.state import CUT_OFF, BrokerState
+
+logger = logging.getLogger(__name__)
+
+CHECK_MS: Final = 500.0
+FOLLOWERS_SILENT_MS: Final = 3_000.0
+"""Followers ask again after half a second when there is nothing new."""
+
+
+class CutOff:
+    """Called on the loop's thread. `is_connected`: whether ZooKeeper answers this broker."""
+
+    def __init__(self, state: BrokerState, is_connected: Callable[[], bool]) -> None:
+        self._state = state
+        self._is_connected = is_connected
+
+    def check(self) -> None:
+        """Finds the partitions that another broker may lead by now, and those that this one still leads."""
+        state = self._state
+        is_connected = self._is_connected()
+        if is_connected and not state.cut_off:
+            return
+        for session in list(state.follower_sessions.values()):
+            session.refresh()
+        now_ms = state.monotonic_ms()
+        names = []
+        for partition in state.partitions:
+            replicas = partition.replicas
+            if replicas is None:
+                continue
+            is_cut_off = not is_connected and replicas.has_been_left(now_ms, FOLLOWERS_SILENT_MS)
+            if is_cut_off != partition.cut_off:
+                state.partitions.set_cut_off(partition, CUT_OFF if is_cut_off else None)
+            if is_cut_off:
+                names.append(partition.name)
+        if names and not state.cut_off:
+            logger.warning("%s and %d more: %s", names[0], len(names) - 1, CUT_OFF)
+        state.note_cut_off(frozenset(names))
