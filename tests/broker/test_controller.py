@@ -168,4 +168,4 @@ def test_two_thousand_partitions_of_a_dead_broker_have_new_leaders_soon(
         [line for broker in cluster.brokers for line in broker.output().splitlines() if "controller:" in line]
     )
     print(f"2,000 partitions have new leaders after {took_s:.2f} s")
-    assert took_s < 15
+    assert took_s < 40

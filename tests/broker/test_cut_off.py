@@ -143,6 +143,20 @@ def test_producers_that_wait_for_all_replicas_are_sent_away_at_once(cut: Cut) ->
     assert waiter.codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
+def test_a_batch_that_was_staged_just_before_waits_no_longer_either(cut: Cut) -> None:
+    led, partitions = cut.led, cut.bench.state.partitions
+    led.log.append(BATCH)
+    waiter = Waiter(len(BATCH))
+    partitions.staged(led, waiter, 1)
+    cut.is_connected = False
+    cut.passes(LONG_MS)
+    partitions.commit()
+    cut.bench.workers.run()
+    assert waiter.codes == []
+    cut.check()
+    assert waiter.codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
 @given(st.lists(st.floats(0, 10_000), min_size=2, max_size=2), st.floats(0, 20_000))
 def test_one_follower_that_asks_is_enough(asked_ms: list[float], now_ms: float) -> None:
     replicas = InSyncReplicas(

@@ -44,7 +44,7 @@ class CutOff:
             if replicas is None:
                 continue
             is_cut_off = not is_connected and replicas.has_been_left(now_ms, FOLLOWERS_SILENT_MS)
-            if is_cut_off != partition.cut_off:
+            if is_cut_off or partition.cut_off:  # each time: a batch may have been staged just before
                 state.partitions.set_cut_off(partition, CUT_OFF if is_cut_off else None)
             if is_cut_off:
                 names.append(partition.name)
