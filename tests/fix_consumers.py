@@ -46,9 +46,9 @@ def fill(
             cluster.log(partition).append(batch)
 
 
-def read(consumer: Consumer, count: int, **options: Any) -> list[ConsumerRecord]:
+def read(consumer: Consumer, count: int, *, within_s: float = WAIT_S, **options: Any) -> list[ConsumerRecord]:
     got: list[ConsumerRecord] = []
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + within_s
     while len(got) < count and time.monotonic() < deadline:
         got += consumer.poll(0.2, **options)
     return got

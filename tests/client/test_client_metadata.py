@@ -113,11 +113,7 @@ def test_a_broker_that_is_cut_off_is_not_the_only_one_that_is_asked() -> None:
                 cluster.is_cut_off = True
                 cluster.leaders["t", 0] = 3
             fill(cluster, batches=1)
-            got: list[ConsumerRecord] = []
-            until = time.monotonic() + 5
-            while len(got) < 4 and time.monotonic() < until:
-                got += reader.poll(0.1)
-            assert got == as_stored(cluster)[20:]
+            assert read(reader, 4, within_s=5) == as_stored(cluster)[20:]
 
 
 class HungBroker(FakeCluster):
@@ -159,11 +155,7 @@ def test_a_consumer_leaves_a_leader_that_hangs_when_another_one_leads(hung: Hung
         reader.poll(0.1)
         hung.replace()
         fill(hung, batches=1)
-        got: list[ConsumerRecord] = []
-        until = time.monotonic() + 15
-        while len(got) < 4 and time.monotonic() < until:
-            got += reader.poll(0.1)
-        assert got == as_stored(hung)[20:]
+        assert read(reader, 4, within_s=15) == as_stored(hung)[20:]
 
 
 def test_a_producer_leaves_a_leader_that_hangs_when_another_one_leads(hung: HungBroker) -> None:
@@ -289,8 +281,4 @@ def test_a_broker_that_does_not_answer_keeps_no_client_from_metadata() -> None:
             with cluster.lock:
                 cluster.leaders["t", 0] = 3
             fill(cluster, batches=1)
-            got: list[ConsumerRecord] = []
-            until = time.monotonic() + 10
-            while len(got) < 4 and time.monotonic() < until:
-                got += reader.poll(0.1)
-            assert got == as_stored(cluster)[20:]
+            assert read(reader, 4, within_s=10) == as_stored(cluster)[20:]
