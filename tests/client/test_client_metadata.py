@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fix_client import FakeCluster, StartCluster
 from fix_consumers import WAIT_S, MakeConsumer, as_stored, fill, read
 from fix_fake_broker import FakeBroker, Fault, refuse
-from headrace.client import Consumer, ConsumerRecord, Producer
+from headrace.client import Consumer, Producer
 from headrace.client.calls import fetch_call, metadata_call
 from headrace.client.cluster import BrokerAddress
 from headrace.client.connection import BrokerConnection, ConnectionState
