@@ -14,7 +14,7 @@ import pytest
 from headrace.broker.cluster import ClusterView
 from headrace.broker.leadership.resigning import Resigning
 from headrace.broker.partitions import Partitions
-from headrace.broker.replicas.fetcher import Fetchers
+from headrace.broker.replicas.fetchers import Fetchers
 from headrace.broker.replicas.followed import FollowedPartitions
 from headrace.broker.replicas.manager import ReplicaManager
 from headrace.broker.settings.config import BrokerConfig
@@ -126,10 +126,12 @@ class ReplicaManagerBench:
         )
         self.followed = FollowedPartitions(workers, lambda *_: nothing)
         self.peers = SilentPeers()
-        fetchers = Fetchers(self.state, self.followed, cast(Any, self.peers))
+        self.fetchers = Fetchers(self.state, self.followed, cast(Any, self.peers))
         self.registry = SilentRegistry()
         resigning = Resigning(self.state, cast(Any, self.registry), workers)
-        self.manager = ReplicaManager(self.state, self.directory, workers, self.followed, fetchers, resigning)
+        self.manager = ReplicaManager(
+            self.state, self.directory, workers, self.followed, self.fetchers, resigning
+        )
 
     def apply(self, *topics: TopicState, may_delete: bool = True) -> None:
         by_name = {topic.name: topic for topic in topics}

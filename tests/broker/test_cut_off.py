@@ -1,8 +1,11 @@
-"""A leader that ZooKeeper and its followers have left sends clients to ask another broker."""
+"""A leader that ZooKeeper and its followers have left sends clients to ask another broker; a follower that
+does not hear its leader sends consumers to it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -11,9 +14,13 @@ from hypothesis import strategies as st
 
 from fix_replica_manager import ME, ReplicaManagerBench, Waiter
 from headrace.broker.errors import Refused
-from headrace.broker.handlers.replica_reads import is_readable, readable
+from headrace.broker.handlers.replica_reads import is_readable, nearer, readable
 from headrace.broker.partition import Partition
 from headrace.broker.replicas.cut_off import FOLLOWERS_SILENT_MS, CutOff
+from headrace.broker.replicas.followed import FollowedPartition
+from headrace.broker.settings.config import BrokerConfig
+from headrace.broker.settings.replication import RACK_AWARE
+from headrace.coordination.brokers import BrokerRegistration
 from headrace.coordination.topics import PartitionState, TopicState
 from headrace.log.directory import PartitionName
 from headrace.replication.in_sync import InSyncReplicas
@@ -35,7 +42,7 @@ class Cut:
         self.is_connected = True
         self.bench = bench
         monkeypatch.setattr(bench.state, "monotonic_ms", lambda: self.now_ms)
-        self.check = CutOff(bench.state, lambda: self.is_connected).check
+        self.check = CutOff(bench.state, bench.fetchers, bench.followed, lambda: self.is_connected).check
         self.become(in_sync=(1, 2, 3))
 
     def become(self, *, in_sync: tuple[int, ...]) -> None:
@@ -77,19 +84,19 @@ def test_clients_are_sent_away_when_zookeeper_and_all_followers_are_gone(cut: Cu
     cut.passes(LONG_MS)
     state, led = cut.bench.state, cut.led
     assert code_of(state.check_not_cut_off, led) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert code_of(readable, state, NAME, FetchRequest(0, 1, 1, [])) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert not led.is_plain and not is_readable(state, led) and not cut.leader_in_metadata()
+    assert code_of(readable, state, NAME, FetchRequest(0, 1, 1, []), 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert not led.is_plain and not is_readable(state, led, 0) and not cut.leader_in_metadata()
 
 
 def test_followers_may_come_back_and_then_clients_may_too(cut: Cut) -> None:
     cut.is_connected = False
     cut.passes(LONG_MS)
     state = cut.bench.state
-    assert readable(state, NAME, FetchRequest(0, 1, 1, [], replica_id=2)) is cut.led
+    assert readable(state, NAME, FetchRequest(0, 1, 1, [], replica_id=2), 0) is cut.led
     cut.asks(2)
     cut.check()
     state.check_not_cut_off(cut.led)
-    assert cut.led.is_plain and is_readable(state, cut.led) and cut.leader_in_metadata()
+    assert cut.led.is_plain and is_readable(state, cut.led, 0) and cut.leader_in_metadata()
 
 
 def test_when_zookeeper_answers_again_its_view_decides(cut: Cut) -> None:
@@ -165,3 +172,69 @@ def test_one_follower_that_asks_is_enough(asked_ms: list[float], now_ms: float) 
     for replica, at_ms in zip((2, 3), asked_ms, strict=True):
         replicas.asked(replica, 0, 0, at_ms, 1)
     assert replicas.has_been_left(now_ms, 3_000) == (now_ms - max(asked_ms) > 3_000)
+
+
+# --- consumers that read from a follower ---
+
+NAMES_RACK = FetchRequest(500, 1, 1 << 20, [], rack_id="rack-1")
+
+
+@pytest.fixture
+def followed(cut: Cut) -> FollowedPartition:
+    """Broker 2 leads now. This one has a batch that is below the high watermark."""
+    bench = cut.bench
+    bench.state.find_followed = bench.followed.get
+    bench.apply(TopicState("t", ID, {0: PartitionState(2, 1, (1, 2, 3), (1, 2, 3))}))
+    bench.workers.run()
+    found = bench.followed.get(NAME)
+    assert found is not None
+    found.log.append(BATCH)
+    found.saw(len(BATCH), 0)
+    return found
+
+
+def test_a_follower_that_does_not_hear_its_leader_keeps_no_consumer_waiting(
+    cut: Cut, followed: FollowedPartition
+) -> None:
+    state, end = cut.bench.state, len(BATCH)
+    reader = Reader()
+    followed.readers[cast(Any, reader)] = None
+    cut.passes(LONG_MS / 2)
+    assert readable(state, NAME, NAMES_RACK, end) is followed and is_readable(state, followed, end)
+    cut.passes(LONG_MS)
+    assert reader.looks == 1, "a fetch that waits already looks again, and ends"
+    assert code_of(readable, state, NAME, NAMES_RACK, end) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert not is_readable(state, followed, end)
+    assert readable(state, NAME, NAMES_RACK, 0) is followed, "what it has may be read all the same"
+    assert is_readable(state, followed, 0)
+    cut.passes(LONG_MS)
+    assert reader.looks == 1
+    followed.heard_ms = cut.now_ms
+    cut.check()
+    assert readable(state, NAME, NAMES_RACK, end) is followed and is_readable(state, followed, end)
+
+
+class Reader:
+    """A consumer's fetch that waits at a follower."""
+
+    looks = 0
+
+    def more(self, _: object) -> None:
+        self.looks += 1
+
+
+def test_a_leader_sends_no_consumer_to_a_silent_follower(cut: Cut) -> None:
+    """It is in sync for `replica.lag.time.max.ms` still, and would send the consumer back."""
+    state = cut.bench.state
+    racks = [BrokerRegistration(each, "127.0.0.1", 9092, "test", f"rack-{each}", 7) for each in (1, 2, 3)]
+    state.view = state.view.with_brokers(racks)
+    state.config = BrokerConfig({"replica.selector.class": RACK_AWARE})
+    near = FetchRequest(500, 1, 1 << 20, [], rack_id="rack-2")
+    assert nearer(state, cut.led, near, 0) is None, "it has not asked yet"
+    cut.asks(2)
+    assert nearer(state, cut.led, near, 0) == 2
+    cut.passes(LONG_MS)
+    assert nearer(state, cut.led, near, 0) is None
+    session = SimpleNamespace(asked_ms=cut.now_ms, refresh=lambda: None, close=lambda: None)
+    state.follower_sessions[2] = session
+    assert nearer(state, cut.led, near, 0) == 2, "by its session, which names what is new alone"

@@ -14,13 +14,14 @@ from fix_replica_manager import CountingWorkers
 from headrace.broker.cluster import ClusterView
 from headrace.broker.loop import Timer
 from headrace.broker.network.links import Lost
+from headrace.broker.replicas.cut_off import LEADER_SILENT_MS
 from headrace.broker.replicas.fetcher import (
     BUSY_WAIT_MS,
     PARTITION_FETCH_MAX_BYTES,
     STRAGGLER_MAX_MS,
     WAIT_MIN_MS,
-    Fetchers,
 )
+from headrace.broker.replicas.fetchers import Fetchers
 from headrace.broker.replicas.followed import (
     PAUSE_MAX_MS,
     PAUSE_MIN_MS,
@@ -247,6 +248,47 @@ def test_who_is_followed_no_more_is_asked_for_no_more(bench: Bench) -> None:
     bench.fetchers.leave(bench.all[0])
     bench.respond(result(0, batch(0)), result(1))
     assert bench.all[0].log.end_address == 0 and bench.asked == {1: 0}
+
+
+# --- whether the leader is heard ---
+
+
+def hears(bench: Bench) -> list[bool]:
+    bench.fetchers.note_heard()
+    for each in bench.all:
+        each.note_silence(bench.now_ms, LEADER_SILENT_MS)
+    return [each.hears_leader for each in bench.all]
+
+
+@pytest.mark.parametrize("session_id", [0, 9])
+def test_a_leader_is_heard_while_it_answers(bench: Bench, session_id: int) -> None:
+    """In a session it names no partition of which there is nothing new."""
+    bench.respond(result(0), result(1), session_id=session_id)
+    for _ in range(4):
+        bench.forward(LEADER_SILENT_MS - 1)
+        bench.respond(*(() if session_id else (result(0), result(1))), session_id=session_id)
+        assert hears(bench) == [True, True]
+    bench.forward(LEADER_SILENT_MS + 1)
+    assert hears(bench) == [False, False]
+    bench.respond(*(() if session_id else (result(0), result(1))), session_id=session_id)
+    assert hears(bench) == [True, True]
+
+
+def test_a_lost_leader_is_not_heard(bench: Bench) -> None:
+    bench.respond(result(0), result(1), session_id=9)
+    bench.lose()
+    assert hears(bench) == [True, True], "for a moment it may be on its way"
+    bench.forward(LEADER_SILENT_MS + 1)
+    assert hears(bench) == [False, False]
+
+
+def test_a_leader_that_is_none_any_more_is_not_heard_of_that_partition(bench: Bench) -> None:
+    bench.respond(result(0, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER), result(1), session_id=9)
+    bench.forward(LEADER_SILENT_MS + 1)
+    bench.respond(result(1), session_id=9)
+    assert hears(bench) == [False, True]
+    bench.fetchers.follow(bench.all[0], LEADER, 4)
+    assert hears(bench) == [True, True], "another leader has time to answer"
 
 
 # --- throttles ---

@@ -221,3 +221,35 @@ def test_librdkafka_reads_from_its_rack_and_goes_on_when_that_replica_dies(
     finally:
         consumer.close()
     assert seen == [b"first", b"second", b"third"]
+
+
+def test_nobody_waits_at_a_follower_without_a_leader_and_what_it_has_is_read(
+    replicas: ReplicatedCluster,
+) -> None:
+    """Another broker may lead by now, for all that this one hears."""
+    topic = replicas.topic(1, 2, min_insync_replicas="1")
+    shown = replicas.read(topic)
+    replicas.wait_for(
+        "the follower shows it", lambda: records_of(ask(replicas, 2, topic, rack="rack-2")) == shown
+    )
+    replicas.brokers[2].stop()
+    replicas.wait_in_sync(topic, 1)
+    replicas.brokers[1].kill()
+    try:
+        replicas.brokers[2].start()
+        replicas.wait_for(
+            "the follower shows it", lambda: records_of(ask(replicas, 2, topic, rack="rack-2")) == shown
+        )
+        began_s = time.monotonic()
+        waited = ask(replicas, 2, topic, len(shown), rack="rack-2", wait_ms=NEVER_MS)
+        assert waited.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert time.monotonic() - began_s < NEVER_MS / 2_000
+        assert records_of(ask(replicas, 2, topic, rack="rack-2")) == shown
+    finally:
+        replicas.brokers[1].start()
+    replicas.wait_in_sync(topic, 1, 2)
+    replicas.produce(topic, "second")
+    both = replicas.wait_until_equal(topic, 1, 2)
+    replicas.wait_for(
+        "the follower shows it", lambda: records_of(ask(replicas, 2, topic, rack="rack-2")) == both
+    )

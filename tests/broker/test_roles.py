@@ -186,12 +186,12 @@ def test_who_is_to_lead_and_does_not_yet_serves_no_consumer_as_a_follower(roles:
     roles.bench.manager.begin({"t": topic(ME, 3)})
     roles.become(ME, 3)
     with pytest.raises(Refused) as refused:
-        readable(state, NAME, names_rack)
+        readable(state, NAME, names_rack, 0)
     assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     roles.become(2, 4)
-    assert readable(state, NAME, names_rack) is roles.followed
+    assert readable(state, NAME, names_rack, 0) is roles.followed
     roles.become(ME, 5)
-    assert readable(state, NAME, names_rack) is roles.led
+    assert readable(state, NAME, names_rack, 0) is roles.led
 
 
 def test_a_topic_of_one_replica_goes_on_at_once(roles: Roles) -> None:

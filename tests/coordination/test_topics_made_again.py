@@ -5,7 +5,7 @@ Its nodes' versions begin at 0 again, so those that were read of its predecessor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -14,7 +14,9 @@ from uuid import uuid4
 import pytest
 
 from fix_zookeeper import ZooKeeperRoom
+from headrace.coordination import znodes
 from headrace.coordination.errors import TopicNotRegisteredError
+from headrace.coordination.nodes import Node
 from headrace.coordination.partition_states import PartitionChange
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.topics import TopicRegistry
@@ -87,6 +89,35 @@ def test_a_topic_that_was_made_again_is_itself(
         found = others.get("t")
         assert found.topic_id == new
         assert "retention.ms" not in found.config
+
+
+@pytest.mark.parametrize("kind", ["topic", "state"])
+def test_no_topic_is_read_that_is_half_of_each(
+    zookeeper: ZooKeeperRoom, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The old topic's id with the new one's epoch 0 would be news of a leader that there never was."""
+    new = uuid4()
+    with zookeeper.session() as session, zookeeper.session() as other:
+        registry, others = TopicRegistry(session), TopicRegistry(other)
+        for name in ("s", "t"):
+            registry.create(name, uuid4(), {0: (1, 2)})
+        read = session.get_many_small
+        interrupted = znodes.topic("t") if kind == "topic" else znodes.partition_state("t", 0)
+
+        def then_made_again(paths: Iterable[str], **limit: int) -> list[Node | None]:
+            wanted = list(paths)
+            nodes = read(wanted, **limit)
+            if interrupted in wanted:
+                monkeypatch.setattr(session, "get_many_small", read)
+                delete(others)
+                others.create("t", new, {0: (2, 1)})
+            return nodes
+
+        monkeypatch.setattr(session, "get_many_small", then_made_again)
+        topics = registry.list()
+        assert topics["s"] == others.get("s")
+        assert topics["t"] == others.get("t")
+        assert topics["t"].topic_id == new
 
 
 def test_leaders_and_in_sync_sets_are_those_of_one_topic(zookeeper: ZooKeeperRoom) -> None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from kazoo import exceptions as kz
 
+from headrace.coordination.many_reads import MultiRead
+from headrace.coordination.nodes import Node, to_stat
 from simulation.sim_clock import Clock
 
 if TYPE_CHECKING:
@@ -139,11 +141,17 @@ def children_of(nodes: Iterable[str], path: str) -> list[str]:
 class _Pending:
     """A result that is there already."""
 
-    def __init__(self, find: Callable[[], Any]) -> None:
-        self._find = find
+    def __init__(self, find: Callable[[], Any] = lambda: None) -> None:
+        self.find = find
 
     def get(self) -> Any:
-        return self._find()
+        return self.find()
+
+
+class _Handler:
+    """Makes the results that requests are given to."""
+
+    async_result = _Pending
 
 
 class _LibraryTransaction:
@@ -172,6 +180,9 @@ class _LibraryTransaction:
 
 class Library:
     """What `ZooKeeperSession` calls of kazoo's client."""
+
+    chroot = ""
+    handler = _Handler()
 
     def __init__(self, server: ZooKeeper, session: SimSession) -> None:
         self._server = server
@@ -204,6 +215,13 @@ class Library:
 
     def get_async(self, path: str, watch: Fired | None = None) -> _Pending:
         return _Pending(lambda: self.get(path, watch))
+
+    def _call(self, request: MultiRead, pending: _Pending) -> None:
+        def node(path: str) -> Node | None:
+            found = self._session.nodes.get(path)
+            return None if found is None else Node(found.data, to_stat(found.stat))
+
+        pending.find = lambda: [node(path) for path in request.paths]
 
     def exists_async(self, path: str) -> _Pending:
         return _Pending(lambda: self.exists(path))

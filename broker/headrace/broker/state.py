@@ -54,7 +54,11 @@ class StoredReplica(NamedTuple):
 
 
 class FollowerSession(Protocol):
-    """A follower's Fetch session. `refresh` notes what its last request said of all its partitions."""
+    """A follower's Fetch session. `refresh` notes what its last request said of all its partitions;
+    `asked_ms`: when that came.
+    """
+
+    asked_ms: float
 
     def refresh(self) -> None: ...
     def close(self) -> None: ...

@@ -165,6 +165,11 @@ class InSyncReplicas:
         follower = self._followers.get(replica)
         return UNKNOWN_ADDRESS if follower is None else follower.end_address
 
+    def asked_ms(self, replica: int) -> float:
+        """Returns when a follower is known to have asked last in this epoch; -inf if it has not."""
+        follower = self._followers.get(replica)
+        return -inf if follower is None else follower.asked_ms
+
     def lag_bytes(self, leader_end_address: int) -> dict[int, int]:
         """Returns what each follower lacks; all of it for one that has not asked yet."""
         return {

@@ -214,7 +214,9 @@ class ConsumerRegistry:
     def owners(self, topic: str) -> dict[int, Owner]:
         """Returns the owners of a topic's partitions; partitions without an owner are left out."""
         partitions = self._numbers(znodes.owners(self.group, topic))
-        nodes = self._session.get_many(znodes.owner(self.group, topic, partition) for partition in partitions)
+        nodes = self._session.get_many_small(
+            znodes.owner(self.group, topic, partition) for partition in partitions
+        )
         found = {p: self._owner(node) for p, node in zip(partitions, nodes, strict=True)}
         return {p: owner for p, owner in found.items() if owner is not None}
 
@@ -258,7 +260,7 @@ class ConsumerRegistry:
         created = topics_created(self._session, (topic for topic, _ in keys))
         live = [key for key in keys if key[0] in created]
         paths = [znodes.offset(self.group, topic, partition) for topic, partition in live]
-        nodes = self._session.get_many(paths)
+        nodes = self._session.get_many_small(paths)
         found: dict[TopicPartition, int | None] = dict.fromkeys(keys)
         for key, path, node in zip(live, paths, nodes, strict=True):
             if node is not None and node.stat.modified_zxid > created[key[0]]:

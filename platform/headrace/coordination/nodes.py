@@ -37,6 +37,8 @@ def translate(error: Exception, path: str) -> CoordinationError:
     ):
         if isinstance(error, theirs):
             return ours(f"{path}: {problem}")
+    if isinstance(error, kz.UnimplementedError):
+        return CoordinationError(f"{path}: this ZooKeeper is too old: headrace needs version 3.6 or later")
     return CoordinationError(f"{path}: ZooKeeper refused: {type(error).__name__} {error}".rstrip())
 
 

@@ -5,7 +5,7 @@ has seen is compared with what ZooKeeper holds, and the node's version that was 
 Does not decide who leads.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
@@ -29,6 +29,8 @@ NO_LEADER: Final = -1
 CHANGES_PER_TRANSACTION_MAX: Final = 500
 REASSIGNED_PER_TRANSACTION_MAX: Final = 10
 ATTEMPTS_MAX: Final = 5
+DOCUMENTS_PER_REQUEST_MAX: Final = 20
+"""Of topics and of their settings. A topic of 2,000 partitions takes some 50 kB, and none more than 1 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +199,9 @@ class _Present:
         self._topics_version = -1 if all_topics is None else all_topics.version
         topics = sorted({change.topic for change in changes})
         states = [znodes.partition_state(change.topic, change.partition) for change in changes]
-        paths = [*states, *map(znodes.topic, topics)]
-        self._nodes = dict(zip(paths, session.get_many(paths), strict=True))
+        self._nodes = dict(zip(states, session.get_many_small(states), strict=True))
+        documents = read_documents(session, topics)
+        self._nodes |= zip(map(znodes.topic, topics), documents, strict=True)
         self._topics = {name: self._parsed(name) for name in topics}
         brokers = sorted({broker for change in changes for broker in change.relied_on})
         held = [*map(znodes.registrations, brokers), *map(znodes.broker, brokers), *guard]
@@ -304,6 +307,11 @@ def topic_document(topic_id: UUID, partitions: Mapping[int, PartitionState]) -> 
         if changing := by_partition(name):
             fields[field_name] = changing
     return documents.encode(fields)
+
+
+def read_documents(session: ZooKeeperSession, names: Iterable[str]) -> list[Node | None]:
+    """Reads the nodes of topics, which list their replicas; None where there is no such topic."""
+    return session.get_many_small(map(znodes.topic, names), per_request_max=DOCUMENTS_PER_REQUEST_MAX)
 
 
 def parse_topic(path: str, data: bytes) -> tuple[UUID, dict[int, PartitionState]]:

@@ -30,9 +30,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import wait
-from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from kazoo import exceptions as kz
@@ -43,6 +42,7 @@ from headrace.coordination import events
 from headrace.coordination.callbacks import CallbackThread, Task
 from headrace.coordination.errors import NoNodeError, SessionClosedError, ZooKeeperUnavailableError
 from headrace.coordination.events import Fired
+from headrace.coordination.many_reads import ManyReads, first_of
 from headrace.coordination.nodes import Node, NodeStat, to_stat, translate
 from headrace.coordination.session_files import LeftSession
 from headrace.coordination.standing import HeldNode, RestoredCallback, Watch
@@ -54,7 +54,6 @@ logger = logging.getLogger(__name__)
 DEFAULT_SESSION_TIMEOUT_S: Final = 10.0
 DEFAULT_CALL_TIMEOUT_S: Final = 30.0
 RECONNECT_PAUSE_MAX_S: Final = 1.0
-PIPELINE_DEPTH_MAX: Final = 500  # reads in flight at once in `get_many` and `stat_many`
 
 T = TypeVar("T")
 
@@ -67,7 +66,7 @@ class SessionState(enum.Enum):
     CLOSED = "closed"
 
 
-class ZooKeeperSession:
+class ZooKeeperSession(ManyReads):
     """A session with the ZooKeeper at `hosts` ("host:port,host:port/chroot").
 
     `timeout_s` is the session timeout to request (the server may bound it); `call_timeout_s` bounds every
@@ -189,19 +188,6 @@ class ZooKeeperSession:
         except NoNodeError:
             return None
 
-    def get_many(self, paths: Iterable[str], *, fired: Fired | None = None) -> list[Node | None]:
-        """Reads many nodes, pipelined, in the order of `paths`; `None` where there is no node. Not one
-        snapshot. `fired`: see `coordination.events`."""
-
-        def node(result: Any) -> Node:
-            return Node(result[0] or b"", to_stat(result[1]))
-
-        return self._pipelined(partial(self._client.get_async, watch=fired), paths, node)
-
-    def stat_many(self, paths: Iterable[str]) -> list[NodeStat | None]:
-        """Returns the stats of many nodes, pipelined; `None` where there is no node."""
-        return self._pipelined(self._client.exists_async, paths, to_stat)
-
     def exists(self, path: str) -> NodeStat | None:
         stat = self._call(self._client.exists, path)
         return None if stat is None else to_stat(stat)
@@ -215,10 +201,6 @@ class ZooKeeperSession:
             return self.children(path)
         except NoNodeError:
             return []
-
-    def children_many(self, paths: Iterable[str]) -> list[list[str] | None]:
-        """Returns the names of the children of many nodes, pipelined; `None` where there is no node."""
-        return self._pipelined(self._client.get_children_async, paths, sorted)
 
     def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, make_parents: bool = False
@@ -377,23 +359,4 @@ class ZooKeeperSession:
                 # the connection.
                 time.sleep(0.01)
             except kz.ZookeeperError as error:
-                raise translate(error, args[0] if args else "") from None
-
-    def _pipelined(
-        self, call: Callable[..., Any], paths: Iterable[str], convert: Callable[[Any], T]
-    ) -> list[T | None]:
-        def read(chunk: list[str]) -> list[T | None]:
-            results: list[T | None] = []
-            for pending in [call(path) for path in chunk]:
-                try:
-                    result = pending.get()
-                    results.append(None if result is None else convert(result))
-                except kz.NoNodeError:
-                    results.append(None)
-            return results
-
-        wanted = list(paths)
-        found: list[T | None] = []
-        for start in range(0, len(wanted), PIPELINE_DEPTH_MAX):
-            found += self._call(read, wanted[start : start + PIPELINE_DEPTH_MAX])
-        return found
+                raise translate(error, first_of(args)) from None

@@ -8,7 +8,7 @@ everything, and a topic is read again only if the modified-zxid of one of the ot
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
@@ -25,14 +25,13 @@ from headrace.coordination.errors import (
     TopicExistsError,
     TopicNotRegisteredError,
 )
-from headrace.coordination.nodes import Node
 from headrace.coordination.partition_states import NO_LEADER as NO_LEADER
 from headrace.coordination.partition_states import (
     PartitionChange,
     check_changes,
     in_transactions,
-    parse_state,
     parse_topic,
+    read_documents,
     state_document,
     topic_document,
     write,
@@ -40,6 +39,8 @@ from headrace.coordination.partition_states import (
 from headrace.coordination.partition_states import PartitionState as PartitionState
 from headrace.coordination.session import SessionState, ZooKeeperSession
 from headrace.coordination.standing import Watch
+from headrace.coordination.topic_reads import TopicRead, parse_config, read_topics
+from headrace.coordination.topic_reads import TopicState as TopicState
 from headrace.coordination.transaction import Transaction
 from headrace.wire.topic_names import TOPIC_NAME_RULE, is_topic_name
 
@@ -48,14 +49,6 @@ logger = logging.getLogger(__name__)
 # One transaction must fit ZooKeeper's request limit (1 MiB); a partition takes about 250 bytes of it.
 PARTITIONS_PER_CHANGE_MAX: Final = 2000
 CHANGES_MAX: Final = 20  # attempts to change a topic that another change interrupts
-
-
-@dataclass(frozen=True, slots=True)
-class TopicState:
-    name: str
-    topic_id: UUID
-    partitions: dict[int, PartitionState]
-    config: dict[str, str] = field(default_factory=dict)
 
 
 def check_topic_name(name: str) -> None:
@@ -181,7 +174,7 @@ class TopicRegistry:
             topic, node = self._session.get_many([znodes.topic(name), path])
             if topic is None or node is None:
                 raise TopicNotRegisteredError(f"there is no topic {name!r}")
-            config = change(_parse_config(path, node))
+            config = change(parse_config(path, node))
             data = documents.encode_config(path, config)
             written = self._session.transaction().set(path, data, version=node.stat.version)
             written.set(znodes.topic(name), topic.data, version=topic.stat.version)
@@ -230,30 +223,32 @@ class TopicRegistry:
     def list(self) -> dict[str, TopicState]:
         """Returns all topics by name."""
         names = self._session.children_or_empty(znodes.TOPICS)
-        stats = self._session.stat_many(
-            path for name in names for path in (znodes.topic(name), znodes.partitions(name))
-        )
+        topics = dict(zip(names, read_documents(self._session, names), strict=True))
+        partitions = self._session.get_many_small(map(znodes.partitions, names))
         known: dict[str, tuple[int, TopicState]] = {}
-        for name, topic, partitions in zip(names, stats[::2], stats[1::2], strict=True):
+        changed: dict[str, int] = {}  # the zxid that is known with it
+        for (name, topic), node in zip(topics.items(), partitions, strict=True):
             if topic is None:
                 continue
-            zxid = max(topic.modified_zxid, 0 if partitions is None else partitions.modified_zxid)
+            zxid = max(topic.stat.modified_zxid, 0 if node is None else node.stat.modified_zxid)
             before = self._known.get(name)
             if before is not None and before[0] == zxid:
                 known[name] = before
-                continue
-            try:
-                # The topic may be newer than the stats: at worst it is read once more.
-                known[name] = (zxid, self.get(name))
-            except TopicNotRegisteredError:
-                continue
-            except CorruptNodeError as error:
+            else:
+                changed[name] = zxid
+        # What is read now may be newer than the zxid: at worst it is read once more.
+        read = read_topics(self._session, {name: topics[name] for name in changed})
+        for name, result in read.items():
+            if isinstance(result, TopicRead):
+                known[name] = changed[name], result.topic
+            elif isinstance(result, CorruptNodeError):
                 # One topic's damage is not the others', and a topic that was known is not deleted by it.
+                before = self._known.get(name)
                 if before is not None:
                     known[name] = before
-                logger.error("%s; topic %s %s", error, name, "stays as it was" if before else "is left out")
+                logger.error("%s; topic %s %s", result, name, "stays as it was" if before else "is left out")
         self._known = known
-        return {name: state for name, (_, state) in known.items()}
+        return {name: known[name][1] for name in names if name in known}
 
     def watch(self, callback: Callable[[dict[str, TopicState]], None]) -> Watch:
         """Calls `callback` with all topics by name, now and after every change of any of them; runs in the
@@ -282,21 +277,11 @@ class TopicRegistry:
         change.set(znodes.TOPICS, b"", version=present.version).commit()
 
     def _get_versioned(self, name: str) -> tuple[TopicState, int]:
-        path = znodes.topic(name)
-        topic = self._session.get_or_none(path)
-        if topic is None:
-            raise TopicNotRegisteredError(f"there is no topic {name!r}")
-        topic_id, listed = parse_topic(path, topic.data)
-        paths = [znodes.topic_config(name), *(znodes.partition_state(name, p) for p in sorted(listed))]
-        config, *states = self._session.get_many(paths)
-        if config is None or any(state is None for state in states):
-            raise TopicNotRegisteredError(f"topic {name!r} is being deleted")
-        partitions = {
-            p: parse_state(path, node, listed[p])
-            for p, path, node in zip(sorted(listed), paths[1:], states, strict=True)
-            if node is not None
-        }
-        return TopicState(name, topic_id, partitions, _parse_config(paths[0], config)), topic.stat.version
+        documents = read_documents(self._session, [name])
+        result = read_topics(self._session, {name: documents[0]})[name]
+        if not isinstance(result, TopicRead):
+            raise result
+        return result.topic, result.stat.version
 
 
 def _check_replicas(name: str, replicas: Mapping[int, tuple[int, ...]]) -> None:
@@ -328,10 +313,3 @@ def _create_partitions(change: Transaction, name: str, partitions: Mapping[int, 
     for partition_id, state in partitions.items():
         change.create(znodes.partition(name, partition_id))
         change.create(znodes.partition_state(name, partition_id), state_document(state))
-
-
-def _parse_config(path: str, node: Node) -> dict[str, str]:
-    config = documents.decode(path, node.data).get("config")
-    if not isinstance(config, dict):
-        raise CorruptNodeError(f"{path}: no config in {node.data[:80]!r}")
-    return {str(key): str(value) for key, value in config.items()}

@@ -98,7 +98,7 @@ def read(session: ZooKeeperSession, group: str, wanted: Iterable[TopicPartition]
     for _ in range(ATTEMPTS_MAX):
         # Offsets are read before their metadata: if the metadata is newer, a write came in between.
         paths = [path for key in left for path in (znodes.offset(group, *key), _metadata_path(group, *key))]
-        nodes = iter(session.get_many(paths))
+        nodes = iter(session.get_many_small(paths))
         torn = []
         for key, node, metadata in zip(left, nodes, nodes, strict=True):
             if node is None and metadata is None:

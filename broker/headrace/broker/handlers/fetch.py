@@ -129,7 +129,8 @@ class FetchWait:
             return _Target(part, None, ErrorCode.UNKNOWN_TOPIC_ID)
         state, body = self._state, self._request.body
         try:
-            partition = replica_reads.readable(state, PartitionName(name, part.partition), body)
+            asked = PartitionName(name, part.partition)
+            partition = replica_reads.readable(state, asked, body, part.fetch_offset)
             state.check_leader_epoch(partition, part.current_leader_epoch)
             if self._is_follower and isinstance(partition, Partition):
                 follower_fetch.note(state, partition, part, body)
@@ -199,7 +200,7 @@ class FetchWait:
 
     def _has_error(self, partition: Readable, offset: int) -> bool:
         """Whether a partition has an error to report at once; else counts its visible bytes."""
-        if not replica_reads.is_readable(self._state, partition) or partition.log.offline is not None:
+        if not replica_reads.is_readable(self._state, partition, offset) or partition.log.offline is not None:
             return True
         try:
             position = partition.log.position(offset)
@@ -297,11 +298,9 @@ class FetchWait:
         Raises `ColdSegmentError`, at most `LEARNING_MAX` times.
         """
         part, partition, code, nearer = target
-        has_waited = self._timer is not None or self._learned
-        if partition is not None and has_waited and not replica_reads.is_readable(self._state, partition):
-            code = self._code_of_removed(partition)
-            partition = None
-        if partition is None:
+        if partition is not None and (self._timer is not None or self._learned):  # it has waited
+            code = self._code_of_removed(partition, part.fetch_offset)
+        if partition is None or code is not ErrorCode.NONE:
             return FetchPartitionResult(part.partition, code, -1, 0)
         log = partition.log
         if log.offline is not None:
@@ -363,8 +362,10 @@ class FetchWait:
         except Refused:
             return True
 
-    def _code_of_removed(self, partition: Readable) -> ErrorCode:
-        """Why a partition that this fetch waited for is not read here any more."""
+    def _code_of_removed(self, partition: Readable, offset: int) -> ErrorCode:
+        """Why a partition that this fetch waited for is not read here any more; NONE if it is."""
+        if replica_reads.is_readable(self._state, partition, offset):
+            return ErrorCode.NONE
         try:
             replica_reads.led(self._state, partition.name)
         except Refused as refused:

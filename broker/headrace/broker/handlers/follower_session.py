@@ -72,7 +72,7 @@ class FollowerSession:
         self._entries: dict[Key, _Entry] = {}
         self._keys: dict[Partition, Key] = {}
         self._dirty: dict[Key, None] = {}  # to be looked at in the next answer, the longest waiting first
-        self._asked_ms = 0.0
+        self.asked_ms = 0.0
         self._wait: tuple[FetchWait, Slot, Request] | None = None
         self._until_ms = 0.0
 
@@ -108,8 +108,8 @@ class FollowerSession:
         if len(self._entries) > SESSION_PARTITIONS_MAX:
             return False
         self._epoch = body.session_epoch
-        self._asked_ms = self._state.monotonic_ms()
-        self._until_ms = self._asked_ms + body.max_wait_ms
+        self.asked_ms = self._state.monotonic_ms()
+        self._until_ms = self.asked_ms + body.max_wait_ms
         self._look(slot, request)
         return True
 
@@ -214,7 +214,7 @@ class FollowerSession:
         partition, replicas = entry.partition, entry.replicas
         if not entry.is_clean or partition is None or replicas is None or replicas is not partition.replicas:
             return
-        replicas.asked_again(self._follower, entry.part.fetch_offset, self._asked_ms)
+        replicas.asked_again(self._follower, entry.part.fetch_offset, self.asked_ms)
 
     def refresh(self) -> None:
         """Notes what the last request said of all partitions; ends with its connection."""

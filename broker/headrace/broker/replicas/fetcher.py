@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from headrace.broker.loop import Timer
 from headrace.broker.network.links import Lost
 from headrace.broker.network.peers import Peers
 from headrace.broker.replicas.fetch_session import SESSION_ENDED, FetchSession, Key
-from headrace.broker.replicas.followed import NO_LEADER, Cut, FollowedPartition, FollowedPartitions
+from headrace.broker.replicas.followed import Cut, FollowedPartition, FollowedPartitions
 from headrace.broker.state import BrokerState
 from headrace.client.calls import fetch_call
 from headrace.log.errors import LogError
@@ -66,7 +67,7 @@ class Fetcher:
         self._awaited: set[FollowedPartition] = set()  # whose disk the next fetch waits for
         self._patience_ends_ms = 0.0
         self._timer: Timer | None = None
-        self._pause_ms = 0.0
+        self._heard_ms = -inf
         self._problem = ""
 
     def add(self, followed: FollowedPartition) -> None:
@@ -211,7 +212,8 @@ class Fetcher:
         if self._problem:
             self._problem = ""
             logger.info("broker %d answers again", self._leader)
-        self._patience_ends_ms = self._state.monotonic_ms() + STRAGGLER_MAX_MS
+        self._heard_ms = self._state.monotonic_ms()
+        self._patience_ends_ms = self._heard_ms + STRAGGLER_MAX_MS
         for topic in response.topics:
             for result in topic.partitions:
                 found = self._session.held.get((topic.topic_id, result.partition))
@@ -223,6 +225,12 @@ class Fetcher:
         else:
             self._end_session()
         self.wake()
+
+    def note_heard(self) -> None:
+        """Notes for which partitions the last answer speaks, those that it did not name, too."""
+        for asked in self._session.held.values():
+            if asked.followed.problem is None:
+                asked.followed.heard_ms = max(asked.followed.heard_ms, self._heard_ms)
 
     def _touch(self, followed: FollowedPartition) -> None:
         if followed in self._partitions:
@@ -282,6 +290,7 @@ class Fetcher:
             self._pause(followed, str(step.problem), is_expected=False)
         else:
             followed.go_on()
+            followed.heard_ms = self._heard_ms
             if followed.problem is not None:
                 followed.problem = None
                 logger.info("%s: follows broker %d again", followed, self._leader)
@@ -354,47 +363,3 @@ class Fetcher:
 
 def _key(followed: FollowedPartition) -> Key:
     return followed.topic_id, followed.name.partition
-
-
-class Fetchers:
-    """One fetcher for each broker that leads a partition followed here."""
-
-    def __init__(self, state: BrokerState, followed: FollowedPartitions, peers: Peers) -> None:
-        self._state = state
-        self._followed = followed
-        self._peers = peers
-        self._fetchers: dict[int, Fetcher] = {}
-
-    def follow(self, followed: FollowedPartition, leader: int, leader_epoch: int) -> None:
-        """Follows this leader from now on; a partition without one, or that this broker is to lead, waits."""
-        if (followed.leader, followed.leader_epoch) == (leader, leader_epoch):
-            return
-        self.leave(followed)
-        followed.leader, followed.leader_epoch = leader, leader_epoch
-        followed.go_on()
-        followed.problem = None
-        if leader in (NO_LEADER, self._state.broker_id):
-            return
-        fetcher = self._fetchers.get(leader)
-        if fetcher is None:
-            fetcher = self._fetchers[leader] = Fetcher(leader, self._state, self._followed, self._peers)
-        logger.info(
-            "%s: follows broker %d in leader epoch %d from address %d on",
-            followed,
-            leader,
-            leader_epoch,
-            followed.log.end_address,
-        )
-        fetcher.add(followed)
-
-    def leave(self, followed: FollowedPartition) -> None:
-        """Asks for a partition no more."""
-        fetcher = self._fetchers.get(followed.leader)
-        if fetcher is not None:
-            fetcher.discard(followed)
-        followed.leader = NO_LEADER
-
-    def brokers_changed(self) -> None:
-        """Called when brokers came or went."""
-        for fetcher in list(self._fetchers.values()):
-            fetcher.wake()

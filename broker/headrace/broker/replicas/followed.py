@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -41,6 +42,7 @@ class FollowedPartition:
 
     `high_watermark`: the greatest that a leader has told, as far as this log reaches.
     `leader_high_watermark`: what the leader told last. `leader_start_address`: where the leader's log begins.
+    `heard_ms`: when the leader was last known to answer for this partition; `hears_leader`: whether it does.
     `then` is called when the present flush or cut ends, `when_idle` once no thread works on the log.
     `readers`: consumers' fetches that wait for more below the high watermark.
     """
@@ -53,6 +55,8 @@ class FollowedPartition:
         "flush_waits",
         "flushing",
         "forgotten_address",
+        "heard_ms",
+        "hears_leader",
         "high_watermark",
         "leader",
         "leader_epoch",
@@ -87,6 +91,8 @@ class FollowedPartition:
         self.forgotten_address = log.end_address  # below it pages were given back
         self.high_watermark = high_watermark
         self.leader_high_watermark = self.leader_start_address = 0
+        self.heard_ms = -inf
+        self.hears_leader = True
         self.flushing = self.flush_waits = self.cutting = False
         self.failure: str | None = None
         self.problem: str | None = None  # the last one that was reported
@@ -126,6 +132,12 @@ class FollowedPartition:
         self.high_watermark = max(before, min(high_watermark, self.log.end_address))
         self.leader_start_address = max(self.leader_start_address, leader_start_address)
         if self.high_watermark > before:
+            self.wake_readers()
+
+    def note_silence(self, now_ms: float, silent_ms: float) -> None:
+        """Notes whether the leader has been silent for so long: then no consumer waits here for more."""
+        heard, self.hears_leader = self.hears_leader, now_ms - self.heard_ms <= silent_ms
+        if heard and not self.hears_leader:
             self.wake_readers()
 
     def wake_readers(self) -> None:

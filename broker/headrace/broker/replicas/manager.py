@@ -19,7 +19,7 @@ from headrace.broker.leadership.resigning import Resigning
 from headrace.broker.partition import Partition
 from headrace.broker.replicas import high_watermarks
 from headrace.broker.replicas.closing import Closing
-from headrace.broker.replicas.fetcher import Fetchers
+from headrace.broker.replicas.fetchers import Fetchers
 from headrace.broker.replicas.folders import Folders
 from headrace.broker.replicas.followed import FollowedPartition, FollowedPartitions
 from headrace.broker.replicas.offline import (

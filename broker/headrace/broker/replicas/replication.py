@@ -13,7 +13,8 @@ from headrace.broker.leadership.resigning import Resigning
 from headrace.broker.network.peers import Peers
 from headrace.broker.replicas.checkpoints import Checkpoints
 from headrace.broker.replicas.cut_off import CHECK_MS, CutOff
-from headrace.broker.replicas.fetcher import CLIENT_ID, RESPONSE_MAX_BYTES, Fetchers
+from headrace.broker.replicas.fetcher import CLIENT_ID, RESPONSE_MAX_BYTES
+from headrace.broker.replicas.fetchers import Fetchers
 from headrace.broker.replicas.followed import FollowedPartitions
 from headrace.broker.replicas.in_sync_changes import InSyncChanges
 from headrace.broker.replicas.manager import ReplicaManager
@@ -58,7 +59,7 @@ class Replication:
         self._files = files
         self._is_noting = False
         self._looked_at = 0  # logs, in all rounds
-        self._cut_off = CutOff(state, lambda: registry.is_connected)
+        self._cut_off = CutOff(state, self._fetchers, self.followed, lambda: registry.is_connected)
         self._in_sync = InSyncChanges(state, registry, control, state.config["replica.lag.time.max.ms"])
 
     def start(self, topics: Mapping[str, TopicState]) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from headrace.broker.partition import Partition
-from headrace.broker.replicas.fetcher import Fetchers
+from headrace.broker.replicas.fetchers import Fetchers
 from headrace.broker.replicas.followed import FollowedPartition, FollowedPartitions
 from headrace.broker.replicas.high_watermarks import HighWatermark, Known, of, still_known
 from headrace.broker.settings.config import TopicConfig

@@ -1,0 +1,135 @@
+"""Reads topics from ZooKeeper: any number at once, in a few requests.
+
+Their nodes are described in `coordination.topics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from headrace.coordination import documents, znodes
+from headrace.coordination.errors import CorruptNodeError, TopicNotRegisteredError
+from headrace.coordination.nodes import Node, NodeStat
+from headrace.coordination.partition_states import (
+    DOCUMENTS_PER_REQUEST_MAX,
+    PartitionState,
+    parse_state,
+    parse_topic,
+    read_documents,
+)
+from headrace.coordination.session import ZooKeeperSession
+
+READS_MAX: Final = 5
+"""A topic whose node changes during so many reads is taken as the last one shows it: a watch fires again."""
+
+Problem = TopicNotRegisteredError | CorruptNodeError
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    name: str
+    topic_id: UUID
+    partitions: dict[int, PartitionState]
+    config: dict[str, str] = field(default_factory=dict)
+
+
+class TopicRead(NamedTuple):
+    """`stat`: of the topic's node, as it was when the rest was read."""
+
+    topic: TopicState
+    stat: NodeStat
+
+
+def read_topics(
+    session: ZooKeeperSession, known: Mapping[str, Node | None]
+) -> dict[str, TopicRead | Problem]:
+    """Returns the topics by name, or why one cannot be read. `known`: their nodes, just read.
+
+    A topic's node is looked at once more after its partitions: it may have been made again under its name
+    meanwhile, and no partition of one topic is taken for that of the other.
+    """
+    found: dict[str, TopicRead | Problem] = {}
+    left = dict(known)
+    for _ in range(READS_MAX):
+        read = _read(session, left)
+        stats = dict(zip(left, session.stat_many(map(znodes.topic, left)), strict=True))
+        moved: list[str] = []
+        for name, result in read.items():
+            document, stat = left[name], stats[name]
+            if document is None or stat == document.stat:
+                found[name] = result
+                continue
+            moved.append(name)
+            is_same = stat is not None and stat.created_zxid == document.stat.created_zxid
+            found[name] = result if is_same else _gone(name)
+        if not moved:
+            break
+        left = dict(zip(moved, read_documents(session, moved), strict=True))
+    return found
+
+
+def _read(session: ZooKeeperSession, nodes: Mapping[str, Node | None]) -> dict[str, TopicRead | Problem]:
+    found: dict[str, TopicRead | Problem] = {}
+    listed: dict[str, tuple[UUID, dict[int, PartitionState]]] = {}
+    for name, node in nodes.items():
+        try:
+            if node is None:
+                found[name] = _gone(name)
+            else:
+                listed[name] = parse_topic(znodes.topic(name), node.data)
+        except CorruptNodeError as error:
+            found[name] = error
+    configs = session.get_many_small(
+        map(znodes.topic_config, listed), per_request_max=DOCUMENTS_PER_REQUEST_MAX
+    )
+    states = iter(
+        session.get_many_small(
+            znodes.partition_state(name, index)
+            for name, (_, partitions) in listed.items()
+            for index in partitions
+        )
+    )
+    for (name, (topic_id, partitions)), config in zip(listed.items(), configs, strict=True):
+        of_topic = {index: next(states) for index in partitions}
+        node = nodes[name]
+        assert node is not None
+        try:
+            topic = _topic(name, topic_id, partitions, config, of_topic)
+            found[name] = _gone(name) if topic is None else TopicRead(topic, node.stat)
+        except CorruptNodeError as error:
+            found[name] = error
+    return found
+
+
+def _topic(
+    name: str,
+    topic_id: UUID,
+    listed: Mapping[int, PartitionState],
+    config: Node | None,
+    nodes: Mapping[int, Node | None],
+) -> TopicState | None:
+    """Returns the topic, None if it is being deleted. Raises `CorruptNodeError`."""
+    if config is None:
+        return None
+    partitions: dict[int, PartitionState] = {}
+    for index in sorted(listed):
+        node = nodes[index]
+        if node is None:
+            return None
+        partitions[index] = parse_state(znodes.partition_state(name, index), node, listed[index])
+    return TopicState(name, topic_id, partitions, parse_config(znodes.topic_config(name), config))
+
+
+def _gone(name: str) -> TopicNotRegisteredError:
+    return TopicNotRegisteredError(f"there is no topic {name!r}, or it is being deleted")
+
+
+def parse_config(path: str, node: Node) -> dict[str, str]:
+    """Returns a topic's settings. Raises `CorruptNodeError`."""
+    config = documents.decode(path, node.data).get("config")
+    if not isinstance(config, dict):
+        raise CorruptNodeError(f"{path}: no config in {node.data[:80]!r}")
+    return {str(key): str(value) for key, value in config.items()}
