@@ -9,6 +9,7 @@
 #   make bench                      beside Apache Kafka, RabbitMQ, ActiveMQ (QUICK=1: twelve minutes; SINCE=commit: beside
 #                                  an earlier commit's broker instead; docs/benchmarks.md)
 #   make bench-hostile              how long honest clients wait while somebody attacks a broker (ROWS="halves groups": these attacks; JSON=file: figures)
+#   make bench-restart              how long records wait while a datacenter restarts broker by broker (ROUNDS=3, RATE=500)
 #   make bench-load                 loads beside Spark's own Kafka connector (QUICK=1: ten minutes; JSON=file: figures)
 #   make fuzz                       hostile bytes at every socket and file, beside an honest client (MINUTES=60, SEED=, TARGETS=)
 #   make jepsen                     real faults: brokers killed, paused, cut off, without disk (FAULTS=100, SEED=, JSON=, KINDS="kill pause")
@@ -53,7 +54,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: help demo test check style lint image fuzz jepsen simulate simulate-mutants drill bench bench-smoke bench-page bench-hostile bench-load bench-terraform bench-airflow docs up down status clean distclean requirements setup airflow terraform \
+.PHONY: help demo test check style lint image fuzz jepsen simulate simulate-mutants drill bench bench-smoke bench-page bench-hostile bench-restart bench-load bench-terraform bench-airflow docs up down status clean distclean requirements setup airflow terraform \
 	java jars debian haproxy postgresql
 
 help:
@@ -134,6 +135,10 @@ bench-page: setup
 # How long others wait while somebody attacks a broker.
 bench-hostile: setup java
 	@SECONDS="$(SECONDS)" ROWS="$(ROWS)" JSON="$(JSON)" PYTHONPATH=tests:bench $(BIN)/python bench/hostile.py
+
+# How long records wait while a datacenter restarts broker by broker.
+bench-restart: setup java
+	@RATE="$(RATE)" ROUNDS="$(ROUNDS)" JSON="$(JSON)" PYTHONPATH=tests:bench $(BIN)/python bench/rolling_restart.py
 
 bench-load: setup jars
 	@QUICK="$(QUICK)" JSON="$(JSON)" $(BIN)/python bench/load.py

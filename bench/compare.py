@@ -82,6 +82,7 @@ QUICK_LEAVES_OUT: Final = (
     "replicas-batch-50",
     "replicas-default",
     "follower-cost",
+    "follower-cost-16k",
 )
 
 

@@ -40,6 +40,8 @@ LEADER: Final = "a leader of three replicas"
 FOLLOWER: Final = "a follower"
 THROUGHPUT_LEAST: Final = 1.0
 CPU_MOST: Final = 0.7
+RECORDS_16K: Final = 75
+"""Of 200 bytes in a batch of 16 kB, the default `batch.size` of Apache Kafka's own producer."""
 FOLLOWER_MOST: Final = 0.4
 """The issue's bounds: throughput and CPU beside Kafka, a follower's CPU a GB beside a lone broker's."""
 
@@ -110,29 +112,34 @@ def _room_bytes(scale: Scale) -> int:
 # --- a follower's cost ---
 
 
-def follower_cost(bench: Bench) -> Row:
+def _follower_cost(key: str, batches: str, batch: int) -> Experiment:
     """Measures the CPU of each broker by itself, for each GB of a log, warm-up included."""
-    row = Row(
-        "follower-cost",
-        "CPU for a GB of log, librdkafka's default batches: a follower beside a broker alone",
-        (CPU_PER_GB,),
-        "A leader's figure holds the Fetches that it answers for two followers.",
-    )
-    peer = bench.brokers[HEADRACE]
-    assert isinstance(peer, HeadraceBroker), "only headrace's own brokers are measured one by one"
-    for _ in range(bench.scale.rounds):
-        for replicas in (1, REPLICAS):
-            _measure_each(bench, row, peer, replicas)
-    return row
+
+    def run(bench: Bench) -> Row:
+        row = Row(
+            key,
+            f"CPU for a GB of log, {batches}: a follower beside a broker alone",
+            (CPU_PER_GB,),
+            "A leader's figure holds the Fetches that it answers for two followers.",
+        )
+        peer = bench.brokers[HEADRACE]
+        assert isinstance(peer, HeadraceBroker), "only headrace's own brokers are measured one by one"
+        for _ in range(bench.scale.rounds):
+            for replicas in (1, REPLICAS):
+                _measure_each(bench, row, peer, replicas, batch)
+        return row
+
+    bar = Bar(CPU_PER_GB, FOLLOWER, ALONE, FOLLOWER_MOST, at_least=False)
+    return Experiment(key, run, (bar,), _room_bytes)
 
 
-def _measure_each(bench: Bench, row: Row, peer: HeadraceBroker, replicas: int) -> None:
+def _measure_each(bench: Bench, row: Row, peer: HeadraceBroker, replicas: int, batch: int) -> None:
     topic = bench.new_topic(row.key)
     peer.create_topic(topic, replicas=replicas)
     try:
         settle()
         before = snapshot()
-        sample = bench.clients(row.key, peer, [_command(bench, peer, topic, 0)])
+        sample = bench.clients(row.key, peer, [_command(bench, peer, topic, batch)])
         after = snapshot()
         with Admin(peer.bootstrap, client_id="bench-admin") as admin:
             leader = admin.topic(topic).partitions[0].leader
@@ -159,10 +166,6 @@ def experiments() -> list[Experiment]:
         _produce("replicas-batch-1", "three replicas, one record a batch, acks=all", 1),
         _produce("replicas-batch-50", "three replicas, 50 records a batch, acks=all", 50),
         _produce("replicas-default", "three replicas, librdkafka's default batches, acks=all", 0),
-        Experiment(
-            "follower-cost",
-            follower_cost,
-            (Bar(CPU_PER_GB, FOLLOWER, ALONE, FOLLOWER_MOST, at_least=False),),
-            _room_bytes,
-        ),
+        _follower_cost("follower-cost", "librdkafka's default batches", 0),
+        _follower_cost("follower-cost-16k", "batches of 16 kB", RECORDS_16K),
     ]

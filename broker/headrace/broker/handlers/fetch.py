@@ -14,10 +14,11 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from headrace.broker import leader_hints
 from headrace.broker.core import ClientConnection, Slot
 from headrace.broker.errors import Refused
 from headrace.broker.handlers import follower_fetch, leader_epochs, replica_reads
-from headrace.broker.handlers.fetch_results import Session, answer_parts
+from headrace.broker.handlers.fetch_results import Session, answer_parts, out_of_range
 from headrace.broker.handlers.replica_reads import Readable
 from headrace.broker.loop import Timer
 from headrace.broker.partition import Partition
@@ -38,6 +39,7 @@ from headrace.wire.fetch import (
     FetchTopicResult,
 )
 from headrace.wire.messages import Request
+from headrace.wire.primitives import LeaderAndEpoch
 
 logger = logging.getLogger(__name__)
 
@@ -47,13 +49,14 @@ LEARNING_MAX: Final = 1_000  # cold segments that one request waits for, one aft
 
 class _Target(NamedTuple):
     """One partition of a request: the partition to read, or the error instead. `nearer`: the replica that the
-    consumer should read instead.
+    consumer should read instead. `leader`: who leads, said with the error.
     """
 
     part: FetchPartition
     partition: Readable | None
     code: ErrorCode
     nearer: int | None = None
+    leader: LeaderAndEpoch | None = None
 
 
 class FetchWait:
@@ -135,7 +138,8 @@ class FetchWait:
             if self._is_follower and isinstance(partition, Partition):
                 follower_fetch.note(state, partition, part, body)
         except Refused as refused:
-            return _Target(part, None, refused.code)
+            leader = leader_hints.hint(state, name, part.partition, refused.code)
+            return _Target(part, None, refused.code, leader=leader)
         nearer = replica_reads.nearer(state, partition, body, part.fetch_offset)
         return _Target(part, partition, ErrorCode.NONE, nearer)
 
@@ -269,7 +273,12 @@ class FetchWait:
                     looked_at.append((topic.topic_id, result, target.partition))
             if results:
                 topics.append(FetchTopicResult(topic.name, topic.topic_id, results))
-        response = FetchResponse(topics, session_id=0 if session is None else session.id)
+        hints = [result.current_leader for topic in topics for result in topic.partitions]
+        response = FetchResponse(
+            topics,
+            session_id=0 if session is None else session.id,
+            node_endpoints=leader_hints.endpoints(self._state.view, hints),
+        )
         self._slot.fill(answer_parts(self._request, response, slices))
         if session is not None:
             session.answered(looked_at)
@@ -297,11 +306,12 @@ class FetchWait:
 
         Raises `ColdSegmentError`, at most `LEARNING_MAX` times.
         """
-        part, partition, code, nearer = target
+        part, partition, code, nearer, leader = target
         if partition is not None and (self._timer is not None or self._learned):  # it has waited
             code = self._code_of_removed(partition, part.fetch_offset)
+            leader = leader_hints.hint(self._state, *partition.name, code)
         if partition is None or code is not ErrorCode.NONE:
-            return FetchPartitionResult(part.partition, code, -1, 0)
+            return FetchPartitionResult(part.partition, code, -1, 0, current_leader=leader)
         log = partition.log
         if log.offline is not None:
             return FetchPartitionResult(part.partition, ErrorCode.KAFKA_STORAGE_ERROR, -1, 0)
@@ -325,7 +335,7 @@ class FetchWait:
                 if allowed is not None and self._allowance is not None:
                     self._allowance.take(size_bytes)
         except (AddressOutOfRangeError, Refused):
-            return self._out_of_range(partition, part)
+            return out_of_range(partition, part)
         except ColdSegmentError as cold:
             problem = self._learned.get(cold.segment)
             if problem is None and self._learning_left:
@@ -378,16 +388,6 @@ class FetchWait:
         is_damaged = isinstance(error, LogDamagedError)
         code = ErrorCode.CORRUPT_MESSAGE if is_damaged else ErrorCode.KAFKA_STORAGE_ERROR
         return FetchPartitionResult(part.partition, code, -1, 0)
-
-    @staticmethod
-    def _out_of_range(partition: Readable, part: FetchPartition) -> FetchPartitionResult:
-        return FetchPartitionResult(
-            part.partition,
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-            partition.visible_address,
-            0,
-            log_start_offset=partition.log.start_address,
-        )
 
 
 def handle(state: BrokerState, connection: ClientConnection, request: Request) -> None:

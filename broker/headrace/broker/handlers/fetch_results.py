@@ -11,6 +11,7 @@ from headrace.broker.handlers.replica_reads import Readable
 from headrace.log.files import FileSlice
 from headrace.wire.errors import ErrorCode
 from headrace.wire.fetch import (
+    FetchPartition,
     FetchPartitionResult,
     FetchRequest,
     FetchResponse,
@@ -61,3 +62,14 @@ def refuse(connection: ClientConnection, request: Request, code: ErrorCode) -> N
         for topic in body.topics
     ]
     connection.open_slot().fill(answer_parts(request, FetchResponse(topics)))
+
+
+def out_of_range(partition: Readable, part: FetchPartition) -> FetchPartitionResult:
+    """Returns the answer for an offset that the log does not hold."""
+    return FetchPartitionResult(
+        part.partition,
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        partition.visible_address,
+        0,
+        log_start_offset=partition.log.start_address,
+    )

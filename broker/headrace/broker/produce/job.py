@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from headrace.broker import leader_hints
 from headrace.broker.core import ClientConnection, Slot
 from headrace.broker.errors import Refused
 from headrace.broker.produce import validation
@@ -23,7 +24,6 @@ from headrace.broker.settings.usable import is_mirror
 from headrace.broker.state import BrokerState
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
-from headrace.wire.primitives import LeaderAndEpoch
 from headrace.wire.produce import (
     ProducePartition,
     ProducePartitionResult,
@@ -181,7 +181,6 @@ class ProduceJob:
         topic, part = self.parts[place]
         name = self.topic_name(topic) or ""
         found = self._state.partitions.get(name, part.partition)
-        misdirected = code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         result = ProducePartitionResult(
             part.partition,
             code,
@@ -190,7 +189,7 @@ class ProduceJob:
             -1 if found is None else found.log.start_address,
             message,
             record_errors,
-            current_leader=self._leader(name, part.partition) if misdirected else None,
+            current_leader=leader_hints.hint(self._state, name, part.partition, code),
         )
         self.complete_with(place, result)
 
@@ -216,19 +215,17 @@ class ProduceJob:
                 f"Produce with acks=0 to {name}-{part.partition} failed: {code.name} {message or ''}"
             )
 
-    def _leader(self, name: str, partition: int) -> LeaderAndEpoch | None:
-        known = self._state.view.partition(name, partition)
-        return None if known is None else LeaderAndEpoch(known.leader, known.leader_epoch)
-
     def _respond(self) -> None:
         if self._slot is None:
             return
+        hints = [result.current_leader for result in self._results if result is not None]
+        endpoints = leader_hints.endpoints(self._state.view, hints)
         results = iter(self._results)
         topics = [
             ProduceTopicResult(topic.name, topic.topic_id, [next(results) for _ in topic.partitions])  # type: ignore[misc]
             for topic in self._request.body.topics
         ]
-        _fill(self._slot, self._request, ProduceResponse(topics))
+        _fill(self._slot, self._request, ProduceResponse(topics, node_endpoints=endpoints))
 
 
 class PartitionAppend:
