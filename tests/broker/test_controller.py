@@ -11,7 +11,10 @@ import pytest
 from kio.schema.metadata.v12.request import MetadataRequest
 
 from fix_broker import BrokerCluster, RawClient, StartCluster
+from fix_zookeeper import ZooKeeperRoom
+from headrace.broker.leadership.controller import Controller
 from headrace.coordination import znodes
+from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
 from headrace.coordination.election import controller_of
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.topics import NO_LEADER, PartitionState, TopicRegistry
@@ -171,3 +174,23 @@ def test_two_thousand_partitions_of_a_dead_broker_have_new_leaders_soon(
     topics = registry.list().values()
     assert not [topic.name for topic in topics for state in topic.partitions.values() if state.leader == 1]
     assert took_s < 8
+
+
+def test_a_topic_that_is_newer_than_the_known_brokers_keeps_its_leader(zookeeper: ZooKeeperRoom) -> None:
+    """Topics and brokers come by two watches: the one of brokers may be late."""
+    with zookeeper.session() as session:
+        brokers, topics = BrokerRegistry(session), TopicRegistry(session)
+        for broker_id in (1, 2):
+            brokers.register(BrokerRegistration(broker_id, "127.0.0.1", 9092, "test"))
+        controller = Controller(session, 1, lambda _: None, lambda _: False, rebalance_interval_s=None)
+        controller.start()
+        try:
+            wait_for(lambda: controller_of(session) == 1)
+            before = [broker for broker in brokers.live() if broker.broker_id == 1]
+            states = create(session, "t", (2, 1)), create(session, "u", (9, 1))
+            controller.brokers_changed(before)
+            controller.topics_changed(topics.list())
+            wait_for(lambda: states[1]()[0].leader == 1)
+            assert states[0]()[0] == PartitionState(2, 0, (2, 1), (2, 1))
+        finally:
+            controller.close()

@@ -1,5 +1,8 @@
 """Reads of ranges from real brokers, without Spark: any cut, a broker that restarts, deleted records."""
 
+import signal
+import socket
+import threading
 import time
 from dataclasses import replace
 
@@ -9,7 +12,7 @@ import pytest
 from fix_broker import BrokerCluster, StartCluster
 from fix_kafka import ApacheKafka
 from fix_warehouse import create_topic
-from headrace.warehouse.source import reading
+from headrace.warehouse.source import metadata, reading
 from headrace.warehouse.source.connection import fetched_partition
 from headrace.warehouse.source.errors import BrokersUnreachableError, DataLossError, NoSuchTopicError
 from headrace.warehouse.source.metadata import MetadataClient
@@ -116,6 +119,40 @@ def test_an_unreachable_broker_is_named(one_broker: BrokerCluster) -> None:
     options = SourceOptions(bootstrap=(one_broker.bootstrap,))
     with pytest.raises(NoSuchTopicError, match="no topic 'nowhere'"):
         list(read_batches(Range("nowhere", 0, 0, 10), options))
+
+
+def test_a_broker_that_hangs_does_not_keep_a_load_from_the_others(
+    broker_cluster: StartCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It accepts connections, as a stopped process does, and never answers."""
+    monkeypatch.setattr(metadata, "TRY_FIRST_S", 0.2)
+    bootstrap = broker_cluster(1).bootstrap
+    create_topic(bootstrap, "t", 1)
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        servers = [f"127.0.0.1:{hung.getsockname()[1]}", bootstrap]
+        for _ in range(4):  # the servers are asked in any order
+            began = time.monotonic()
+            with MetadataClient(servers, 60) as cluster:
+                assert cluster.offsets({("t", 0): -1}) == {("t", 0): 0}
+            assert time.monotonic() - began < 20
+
+
+def test_a_leader_that_hangs_is_asked_for_again(
+    broker_cluster: StartCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "TRY_FIRST_S", 0.2)
+    one = broker_cluster(1)
+    create_topic(one.bootstrap, "t", 1)
+    leader = one.brokers[0]
+    with MetadataClient([one.bootstrap], 60) as cluster:
+        assert cluster.offsets({("t", 0): -1}) == {("t", 0): 0}
+        leader.send_signal(signal.SIGSTOP)
+        resumes = threading.Timer(2.0, leader.send_signal, (signal.SIGCONT,))
+        resumes.start()
+        began = time.monotonic()
+        assert cluster.offsets({("t", 0): -1}) == {("t", 0): 0}
+        assert time.monotonic() - began < 20
+        resumes.join()
 
 
 def test_deleted_records_are_a_loss_unless_that_is_allowed(broker_cluster: StartCluster) -> None:

@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 RETRY_PAUSE_S: Final = 0.2
 UNEXPECTED_RETRY_S: Final = 5.0
 CLOSE_WAIT_MAX_S: Final = 5.0
+LOOKS_MAX: Final = 3  # at the brokers, for one decision: they may change again and again
 NAMED_MAX: Final = 10  # partitions in one line of the log
 
 Topics = Mapping[str, TopicState]
@@ -170,18 +171,26 @@ class Controller:
     def _act(self, reign: Reign) -> None:
         with self._lock:
             known = self._known
-        new = self._handled.new_among(known.brokers.values())
-        if new:
-            # The watch may be late for a topic that was made before such a registration. If it were left out
-            # nobody would lead it: the broker leads only in later epochs than the process before it.
-            known = replace(known, topics=self._topics.list())
-        brokers_now = Brokers(
-            alive=known.brokers.keys(),
-            bounced={each.broker.broker_id for each in new},
-            other_disks={each.broker.broker_id: each.broker.epoch for each in new if each.has_other_disk},
-        )
         rebalance = self._rebalance_interval_s is not None and time.monotonic() >= self._rebalance_at_s
-        changes = decide(known, brokers_now, self._unclean, rebalance=rebalance)
+        for _ in range(LOOKS_MAX):
+            new = self._handled.new_among(known.brokers.values())
+            if new:
+                # The watch may be late for a topic that was made before such a registration. If it were left
+                # out nobody would lead it: the broker leads only in later epochs than the process before it.
+                known = replace(known, topics=self._topics.list())
+            brokers_now = Brokers(
+                alive=known.brokers.keys(),
+                bounced={each.broker.broker_id for each in new},
+                other_disks={each.broker.broker_id: each.broker.epoch for each in new if each.has_other_disk},
+            )
+            changes = decide(known, brokers_now, self._unclean, rebalance=rebalance)
+            if not changes:
+                break
+            # In the same way a topic may be newer than the brokers that are known, one of which leads it.
+            brokers = {broker.broker_id: broker for broker in self._registry.live()}
+            if brokers == known.brokers:
+                break
+            known = replace(known, brokers=brokers)
         all_written = self._write(reign, changes, brokers_now) if changes else True
         if new and all_written:
             self._handled.note([each.broker for each in new], reign.guard)

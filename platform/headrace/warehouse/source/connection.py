@@ -34,6 +34,10 @@ class SourceConnection:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = bytearray(1 << 16)
 
+    def wait_at_most(self, timeout_s: float) -> None:
+        """Sets how long `send` and `receive` wait for the broker's next bytes."""
+        self._socket.settimeout(timeout_s)
+
     def close(self) -> None:
         self._socket.close()
 

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from kio.schema.list_offsets.v6.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
@@ -22,11 +22,16 @@ from headrace.warehouse.source.options import RETRY_PAUSE_MS, Partition
 from headrace.wire.errors import ErrorCode, ProtocolError
 from headrace.wire.messages import decode_response, encode_request
 
+TRY_FIRST_S: Final = 5.0
+"""How long the first try waits for one broker, which may hang; each further one waits twice as long."""
+
 _T = TypeVar("_T")
 
 
 class MetadataClient:
-    """A client for a cluster's metadata. It retries transient errors for up to `timeout_s`."""
+    """A client for a cluster's metadata. It retries transient errors for up to `timeout_s`; a broker that
+    hangs takes one try, not all of that.
+    """
 
     def __init__(
         self,
@@ -41,6 +46,7 @@ class MetadataClient:
         self._clock = clock
         self._sleep = sleep
         self._connections: dict[Address, SourceConnection] = {}
+        self._patience_s = timeout_s  # for one broker's answer
 
     def close(self) -> None:
         for connection in self._connections.values():
@@ -126,8 +132,9 @@ class MetadataClient:
     def _request(self, address: Address, body: Any) -> Any:
         connection = self._connections.get(address)
         if connection is None:
-            connection = self._connections[address] = SourceConnection(address, self._timeout_s)
+            connection = self._connections[address] = SourceConnection(address, self._patience_s)
         try:
+            connection.wait_at_most(self._patience_s)
             connection.send(encode_request(body, correlation_id=0, client_id=CLIENT_ID))
             frame = connection.receive()
         except OSError:
@@ -137,7 +144,10 @@ class MetadataClient:
 
     def _retried(self, what: str, call: Callable[[], _T]) -> _T:
         deadline = self._clock() + self._timeout_s
+        try_s = TRY_FIRST_S
         while True:
+            self._patience_s = min(try_s, self._timeout_s)
+            try_s *= 2
             try:
                 return call()
             except OSError as error:
