@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fix_difference_cases import CASES, case, fresh
+from fix_difference_cases import case, fresh
+from fix_difference_groups import CASES
 from fix_differences import Asker, name_of
 from headrace.wire.apis import ApiKey
 
