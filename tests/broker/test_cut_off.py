@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fix_replica_manager import ME, ReplicaManagerBench, Waiter
 from headrace.broker.errors import Refused
+from headrace.broker.handlers import metadata
 from headrace.broker.handlers.replica_reads import is_readable, nearer, readable
 from headrace.broker.partition import Partition
 from headrace.broker.replicas.cut_off import FOLLOWERS_SILENT_MS, CutOff
@@ -172,6 +173,40 @@ def test_one_follower_that_asks_is_enough(asked_ms: list[float], now_ms: float) 
     for replica, at_ms in zip((2, 3), asked_ms, strict=True):
         replicas.asked(replica, 0, 0, at_ms, 1)
     assert replicas.has_been_left(now_ms, 3_000) == (now_ms - max(asked_ms) > 3_000)
+
+
+# --- metadata ---
+
+
+def listed(cut: Cut, *brokers: int) -> set[int]:
+    """The brokers that Metadata names, of those that are registered."""
+    state = cut.bench.state
+    state.view = state.view.with_brokers(
+        [BrokerRegistration(each, "127.0.0.1", 9092, "test", "", 7) for each in brokers]
+    )
+    request = cast(Any, SimpleNamespace(version=12, body=SimpleNamespace(topics=())))
+    return {broker["node_id"] for broker in cast(Any, metadata.handle(state, request))["brokers"]}
+
+
+def test_a_broker_that_leads_nothing_else_is_not_named_where_there_are_others(cut: Cut) -> None:
+    """librdkafka asks where it is connected: here alone, it would be told for ever that nobody leads."""
+    assert listed(cut, 1, 2, 3) == {1, 2, 3}
+    cut.is_connected = False
+    cut.passes(LONG_MS)
+    assert listed(cut, 1, 2, 3) == {2, 3}
+    assert listed(cut, 1) == {1}
+    cut.asks(2)
+    cut.check()
+    assert listed(cut, 1, 2, 3) == {1, 2, 3}
+
+
+def test_a_broker_that_leads_a_partition_without_followers_is_named(cut: Cut) -> None:
+    alone = TopicState("alone", uuid4(), {0: PartitionState(ME, 0, (ME,), (ME,))})
+    cut.bench.apply(TopicState("t", ID, {0: PartitionState(ME, 0, (1, 2, 3), (1, 2, 3))}), alone)
+    cut.bench.workers.run()
+    cut.is_connected = False
+    cut.passes(LONG_MS)
+    assert not cut.leader_in_metadata() and listed(cut, 1, 2, 3) == {1, 2, 3}
 
 
 # --- consumers that read from a follower ---

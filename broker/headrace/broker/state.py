@@ -108,6 +108,7 @@ class BrokerState:
     follower_sessions: dict[int, FollowerSession] = field(default_factory=dict)  # by the follower's id
     throttles: Throttles = field(default_factory=Throttles)
     cut_off: frozenset[PartitionName] = frozenset()  # see `replicas.cut_off`
+    is_left: bool = False  # all that it leads is cut off
     append_refusal: str | None = None  # why no append is accepted at present
     checks: RecordChecks = field(init=False)
 
@@ -204,10 +205,11 @@ class BrokerState:
         self.view = self.view.changed()
         self.offline_changed()
 
-    def note_cut_off(self, names: frozenset[PartitionName]) -> None:
-        """Notes the partitions that another broker may lead by now: Metadata names no leader of them."""
-        if names != self.cut_off:
-            self.cut_off = names
+    def note_cut_off(self, names: frozenset[PartitionName], *, is_left: bool) -> None:
+        """Notes the partitions that another broker may lead by now: Metadata names no leader of them. If these
+        are all (`is_left`), it does not name this broker either."""
+        if (names, is_left) != (self.cut_off, self.is_left):
+            self.cut_off, self.is_left = names, is_left
             self.view = self.view.changed()
 
     def leaderless(self) -> frozenset[OfflineName]:

@@ -16,6 +16,7 @@ from headrace.broker.promise import Promise
 from headrace.broker.settings.usable import is_mirror
 from headrace.broker.state import BrokerState
 from headrace.broker.topics import TopicAdmin
+from headrace.coordination.brokers import BrokerRegistration
 from headrace.coordination.topics import TopicState
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
@@ -34,11 +35,20 @@ NAMELESS_FROM: Final = 12
 
 class Cluster(NamedTuple):
     """What a response is made from: immutable. `offline`: the logs of this and other brokers that cannot be
-    served."""
+    served. `left`: this broker, if it leads nothing any more that it may serve; else NO_BROKER."""
 
     view: ClusterView
     cluster_id: str
     offline: frozenset[OfflineName]
+    left: int = NO_BROKER
+
+    @property
+    def listed(self) -> list[tuple[int, BrokerRegistration]]:
+        """The brokers to tell of. librdkafka asks a broker that it is connected to, and this one alone would
+        be asked for ever: it is left out where there are others.
+        """
+        brokers = sorted(self.view.brokers.items())
+        return [each for each in brokers if each[0] != self.left] or brokers
 
 
 def handle(state: BrokerState, request: Request) -> Tree | Callable[[], Tree] | Promise[Any]:
@@ -86,7 +96,8 @@ def _create_missing(state: BrokerState, request: Request, wanted: Topics) -> lis
 
 def _listing(state: BrokerState, request: Request, wanted: Topics) -> Tree | Callable[[], Tree]:
     """Returns the response's tree from the present view, or how to make it if it is large."""
-    cluster = Cluster(state.view, state.cluster_id, state.leaderless())
+    left = state.broker_id if state.is_left else NO_BROKER
+    cluster = Cluster(state.view, state.cluster_id, state.leaderless(), left)
     if wanted is None or (request.version == 0 and not wanted):
         listed = sum(1 + len(topic.partitions) for topic in cluster.view.topics.values())
     else:
@@ -111,7 +122,7 @@ def respond(cluster: Cluster, request: Request, wanted: Topics) -> Tree:
     return {
         "brokers": [
             {"node_id": broker_id, "host": broker.host, "port": broker.port, "rack": broker.shown_rack}
-            for broker_id, broker in sorted(view.brokers.items())
+            for broker_id, broker in cluster.listed
         ],
         "cluster_id": cluster.cluster_id,
         "controller_id": view.controller_id(),

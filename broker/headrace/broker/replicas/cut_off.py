@@ -4,7 +4,8 @@ A leader: ZooKeeper does not answer, and every in-sync follower has gone.
 
 A broker that is cut off from ZooKeeper alone does not hear that its session has ended and another broker
 leads. What it gets with acks=all waits for followers that follow another leader, and its Metadata names it
-as the leader. So it sends clients to ask another broker.
+as the leader. So it sends clients to ask another broker, and if it leads nothing else, tells them that it is
+not there: librdkafka asks for metadata where it is connected, which may be here alone.
 
 While ZooKeeper is down for all brokers followers go on asking, and so do leaders serving.
 
@@ -65,8 +66,9 @@ class CutOff:
         for session in list(state.follower_sessions.values()):
             session.refresh()
         now_ms = state.monotonic_ms()
-        names = []
+        names, led_count = [], 0
         for partition in state.partitions:
+            led_count += 1
             replicas = partition.replicas
             if replicas is None:
                 continue
@@ -77,4 +79,4 @@ class CutOff:
                 names.append(partition.name)
         if names and not state.cut_off:
             logger.warning("%s and %d more: %s", names[0], len(names) - 1, CUT_OFF)
-        state.note_cut_off(frozenset(names))
+        state.note_cut_off(frozenset(names), is_left=0 < len(names) == led_count)
