@@ -206,8 +206,9 @@ class BrokerState:
         self.offline_changed()
 
     def note_cut_off(self, names: frozenset[PartitionName], *, is_left: bool) -> None:
-        """Notes the partitions that another broker may lead by now: Metadata names no leader of them. If these
-        are all (`is_left`), it does not name this broker either."""
+        """Notes the partitions that another broker may lead by now: Metadata names no leader of them, and not
+        this broker either if these are all (`is_left`).
+        """
         if (names, is_left) != (self.cut_off, self.is_left):
             self.cut_off, self.is_left = names, is_left
             self.view = self.view.changed()
