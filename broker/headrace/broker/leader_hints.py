@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from headrace.broker.cluster import ClusterView
+from headrace.broker.settings.usable import is_mirror
 from headrace.broker.state import BrokerState
 from headrace.wire.errors import ErrorCode
 from headrace.wire.primitives import LeaderAndEpoch, NodeEndpoint
@@ -14,10 +15,14 @@ HINTED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LE
 
 
 def hint(state: BrokerState, topic: str | None, partition: int, code: ErrorCode) -> LeaderAndEpoch | None:
-    """Returns the leader to name with this error; None if it is another error, or no other broker leads."""
-    if code not in HINTED or topic is None:
+    """Returns the leader to name with this error; None if it is another error, or no other broker leads.
+
+    A mirror's copy has none, since its batches have the source's leader epochs: see `handlers.metadata`.
+    """
+    found = None if topic is None or code not in HINTED else state.view.topics.get(topic)
+    if found is None or is_mirror(found.config):
         return None
-    known = state.view.partition(topic, partition)
+    known = found.partitions.get(partition)
     if known is None or known.leader == state.broker_id or known.leader not in state.view.brokers:
         return None
     return LeaderAndEpoch(known.leader, known.leader_epoch)
