@@ -76,10 +76,15 @@ def test_an_old_epoch_is_answered_by_the_leader_without_a_hint(replicas: Replica
     assert part.current_leader is None and response.node_endpoints == ()
 
 
-def hint_of(leader: int, code: ErrorCode = NOT_LEADER, **config: str) -> LeaderAndEpoch | None:
+def hint_of(leader: int, code: ErrorCode = NOT_LEADER, mirror: str = "false") -> LeaderAndEpoch | None:
     """What broker 1 says of a partition; brokers 1 and 2 are registered."""
     brokers = [BrokerRegistration(each, "127.0.0.1", 9092, "test", "", 7) for each in (1, 2)]
-    topic = TopicState("t", cast(Any, None), {0: PartitionState(leader, 4, (1, 2, 3), (1, 2, 3))}, config)
+    topic = TopicState(
+        "t",
+        cast(Any, None),
+        {0: PartitionState(leader, 4, (1, 2, 3), (1, 2, 3))},
+        {"headrace.mirror": mirror},
+    )
     view = ClusterView().with_brokers(brokers).with_topics({"t": topic})
     return leader_hints.hint(cast(Any, SimpleNamespace(broker_id=1, view=view)), "t", 0, code)
 
@@ -93,5 +98,5 @@ def test_only_another_broker_that_is_registered_is_named() -> None:
 
 def test_the_leader_of_a_mirrors_copy_is_found_by_metadata_alone() -> None:
     """Its epoch here says nothing beside those of its batches, which are the source's."""
-    assert hint_of(2, **{"headrace.mirror": "true"}) is None
-    assert hint_of(2, **{"headrace.mirror": "false"}) == LeaderAndEpoch(2, 4)
+    assert hint_of(2, mirror="true") is None
+    assert hint_of(2, mirror="false") == LeaderAndEpoch(2, 4)
