@@ -28,12 +28,10 @@ from latency import quantile
 from rich.console import Console
 from rich.table import Table
 
-from fix_agent import HOST, RunningAgent
-from fix_ports import free_port
+from fix_agent import RunningAgent
+from fix_restarts import BROKERS, NAMES, brokers_of
 from headrace.client import Admin, Producer
 
-BROKERS: Final = (1, 2, 3)
-NAMES: Final = [f"broker-{number}" for number in BROKERS]
 TOPIC: Final = "restarted"
 PARTITIONS: Final = 6
 VALUE: Final = b"v" * 200
@@ -130,16 +128,7 @@ def datacenter(home: Path) -> Iterator[tuple[RunningAgent, str]]:
     agent = RunningAgent(home)
     try:
         agent.start(AGENT)
-        zookeeper = f"{HOST}:{free_port(HOST)}"
-        listens = [f"{HOST}:{free_port(HOST)}" for _ in BROKERS]
-        common = {"datacenter": "east", "zookeeper": zookeeper}
-        agent.put_all({"zookeeper": {"kind": "zookeeper", "datacenter": "east", "listen": zookeeper}})
-        agent.put_all(
-            {
-                name: {"kind": "broker", "broker_id": number, "listen": listen, **common}
-                for name, number, listen in zip(NAMES, BROKERS, listens, strict=True)
-            }
-        )
+        listens = brokers_of(agent)
         with Admin(listens) as admin:
             admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=len(BROKERS))
         yield agent, ",".join(listens)

@@ -1,7 +1,8 @@
 """Brokers that are restarted one after another while a topic of three replicas is written.
 
-Owns `slow_topic`, whose replicas take seconds to fetch what they missed, and `watched`, which writes while a
-broker is away, so that it misses something, and notes how many replicas are in sync.
+Owns `brokers_of`, which starts them; `slow_topic`, whose replicas take seconds to fetch what they missed; and
+`watched`, which writes while a broker is away, so that it misses something, and notes how many replicas are
+in sync.
 """
 
 from __future__ import annotations
@@ -11,14 +12,31 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from fix_agent import eventually
+from fix_agent import HOST, RunningAgent, eventually
+from fix_ports import free_port
 from headrace.client import Admin, Producer
 from headrace.reassignment.throttling import FOLLOWER_RATE, FOLLOWER_REPLICAS
 
 TOPIC: Final = "clicks"
 BROKERS: Final = (1, 2, 3)
+NAMES: Final = [f"broker-{broker_id}" for broker_id in BROKERS]
 VALUE: Final = bytes(100_000)
 LOOK_EVERY_S: Final = 0.02
+
+
+def brokers_of(agent: RunningAgent) -> list[str]:
+    """Makes ZooKeeper and the brokers units of an agent; returns where the brokers listen."""
+    zookeeper = f"{HOST}:{free_port(HOST)}"
+    listens = [f"{HOST}:{free_port(HOST)}" for _ in BROKERS]
+    common = {"datacenter": "east", "zookeeper": zookeeper}
+    agent.put_all({"zookeeper": {"kind": "zookeeper", "datacenter": "east", "listen": zookeeper}})
+    agent.put_all(
+        {
+            name: {"kind": "broker", "broker_id": broker_id, "listen": listen, **common}
+            for name, broker_id, listen in zip(NAMES, BROKERS, listens, strict=True)
+        }
+    )
+    return listens
 
 
 def isr(admin: Admin) -> tuple[int, ...]:

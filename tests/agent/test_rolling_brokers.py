@@ -6,14 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from fix_agent import HOST, RunningAgent
-from fix_ports import free_port
-from fix_restarts import BROKERS, TOPIC, isr, slow_topic, watched
+from fix_agent import RunningAgent
+from fix_restarts import BROKERS, NAMES, TOPIC, brokers_of, isr, slow_topic, watched
 from headrace.agent.errors import AgentRefusedError
 from headrace.client import Admin
 
 READY_S = 60.0
-NAMES = [f"broker-{broker_id}" for broker_id in BROKERS]
 
 pytestmark = pytest.mark.zookeeper
 
@@ -21,16 +19,7 @@ pytestmark = pytest.mark.zookeeper
 @pytest.fixture
 def brokers(agent: RunningAgent) -> Iterator[Sequence[str]]:
     """Three brokers as units of one agent; their addresses."""
-    zookeeper = f"{HOST}:{free_port(HOST)}"
-    listens = [f"{HOST}:{free_port(HOST)}" for _ in BROKERS]
-    common = {"datacenter": "east", "zookeeper": zookeeper}
-    agent.put_all({"zookeeper": {"kind": "zookeeper", "datacenter": "east", "listen": zookeeper}})
-    agent.put_all(
-        {
-            name: {"kind": "broker", "broker_id": broker_id, "listen": listen, **common}
-            for name, broker_id, listen in zip(NAMES, BROKERS, listens, strict=True)
-        }
-    )
+    listens = brokers_of(agent)
     yield listens
     with Admin(listens) as admin:  # the units' data is there for the next test, too
         admin.delete_topic(TOPIC)

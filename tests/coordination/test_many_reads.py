@@ -57,6 +57,19 @@ def test_an_answer_with_too_few_nodes_is_an_error() -> None:
         MultiRead(("/a", "/b")).deserialize(found(b"abc") + END, 0)
 
 
+@given(st.integers(0, 200), st.integers(-(2**31), 2**31 - 1))
+def test_an_answer_of_any_bytes_is_nodes_or_an_error_of_the_library(cut: int, number: int) -> None:
+    """Cut anywhere, or with any number in the place of a length or an error."""
+    whole = found(b"abc") + failed(-101) + END
+    changed = [whole[:cut], HEAD + struct.pack("!i", number) + b"abc" + STAT + END, failed(number) + END]
+    for answer in changed:
+        try:
+            MultiRead(("/a", "/b")).deserialize(answer, 0)
+        except kz.ZookeeperError:
+            continue
+        assert answer == whole
+
+
 def test_an_old_server_is_named_as_such() -> None:
     problem = translate(kz.UnimplementedError(), "/a")
     assert str(problem) == "/a: this ZooKeeper is too old: headrace needs version 3.6 or later"

@@ -53,14 +53,24 @@ class MultiRead:
 
     def deserialize(self, answer: bytes, offset: int) -> list[Node | None]:
         """Returns the nodes in the order of the paths; None where there is no node. Raises the library's
-        error if a node cannot be read.
+        error if a node, or the answer, cannot be read.
         """
+        try:
+            nodes = self._nodes(answer, offset)
+        except (struct.error, RuntimeError) as error:  # cut short, or an error that nobody knows
+            raise kz.MarshallingError(f"an answer of {len(answer)} bytes: {error}") from None
+        if len(nodes) != len(self.paths):
+            raise kz.MarshallingError(f"{len(self.paths)} nodes asked for, {len(nodes)} answered")
+        return nodes
+
+    @staticmethod
+    def _nodes(answer: bytes, offset: int) -> list[Node | None]:
         nodes: list[Node | None] = []
         while True:
             kind, is_end, _ = _HEADER.unpack_from(answer, offset)
             offset += _HEADER.size
             if is_end:
-                break
+                return nodes
             (number,) = _INT.unpack_from(answer, offset)
             offset += _INT.size
             if kind == GET_DATA:
@@ -72,9 +82,6 @@ class MultiRead:
                 nodes.append(None)
             else:
                 raise kz.EXCEPTIONS[number]()
-        if len(nodes) != len(self.paths):
-            raise kz.MarshallingError(f"{len(self.paths)} nodes asked for, {len(nodes)} answered")
-        return nodes
 
 
 def begin(client: KazooClient, paths: Iterable[str]) -> Any:
