@@ -457,7 +457,7 @@ def test_a_batch_with_wrong_offsets_is_damaged(
     assert read(reader, 8) == stored[:8]
     with pytest.raises(CorruptRecordsError, match="batch with the offsets") as caught:
         reader.poll(WAIT_S)
-    behind = read_header(log.batches[3]).base_offset
+    behind = read_header(log.batches[3]).address
     assert (caught.value.offset, caught.value.next_offset) == (where, behind)
     reader.seek("t", 0, behind)
     assert read(reader, 8) == stored[12:]

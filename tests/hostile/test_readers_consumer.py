@@ -28,8 +28,8 @@ def cluster(fake_cluster: StartCluster) -> FakeCluster:
     return filled(fake_cluster)
 
 
-def filled(fake_cluster: StartCluster) -> FakeCluster:
-    cluster = fake_cluster()
+def filled(fake_cluster: StartCluster, *, by_address: bool = True) -> FakeCluster:
+    cluster = fake_cluster(by_address=by_address)
     with cluster.lock:
         for i in range(BATCHES):
             batch = [Record(0, 1_000 + j, None, b"%d.%d" % (i, j) + b"x" * 20) for j in range(RECORDS)]
@@ -52,6 +52,11 @@ def long(_: BatchHeader, batch: bytes) -> bytes:
 def far(_: BatchHeader, batch: bytes) -> bytes:
     """Its base offset, which no checksum covers, lies far behind the log's end."""
     return b"\x10" + batch[1:]
+
+
+def near(_: BatchHeader, batch: bytes) -> bytes:
+    """Its base offset is one off."""
+    return batch[:7] + bytes([batch[7] ^ 1]) + batch[8:]
 
 
 def magic(_: BatchHeader, batch: bytes) -> bytes:
@@ -99,6 +104,8 @@ SPOILS: dict[str, Spoil] = {
     "magic": magic,
     "leaping": leaping,
     "long": long,
+    "far": far,
+    "near": near,
 }
 
 
@@ -145,7 +152,9 @@ def test_an_error_names_the_batch_and_the_offset_behind_it(cluster: FakeCluster,
     assert f"seek to {error.next_offset}" in str(error) and 'on_corrupt="skip"' in str(error)
 
 
-def test_an_unbelievable_header_is_an_error_and_no_endless_fetch(cluster: FakeCluster) -> None:
+def test_an_unbelievable_header_is_an_error_and_no_endless_fetch(fake_cluster: StartCluster) -> None:
+    """Of a broker whose offsets count records: they do not say where a batch lies."""
+    cluster = filled(fake_cluster, by_address=False)
     spoil(cluster, {BATCHES - 1: far})
     with make(cluster, on_corrupt="skip") as consumer:
         found: list[bytes] = []
@@ -169,7 +178,8 @@ def test_whole_batches_before_a_bad_one_are_returned_first(cluster: FakeCluster)
         assert consumer.position("t", 0) == read_header(cluster.log().batches[2]).next_offset
 
 
-def test_a_bit_that_flips_on_the_way_costs_nothing(cluster: FakeCluster) -> None:
+@pytest.mark.parametrize("on_corrupt", ["skip", "raise"])
+def test_a_bit_that_flips_on_the_way_costs_nothing(cluster: FakeCluster, on_corrupt: str) -> None:
     sound = bytes(cluster.log().batches[1])
     spoil(cluster, {1: flipped})
 
@@ -180,7 +190,19 @@ def test_a_bit_that_flips_on_the_way_costs_nothing(cluster: FakeCluster) -> None
                 cluster.log().batches[1] = sound
         return found
 
-    assert read_all(cluster, take, on_corrupt="skip", max_poll_records=1) == good()
+    assert read_all(cluster, take, on_corrupt=on_corrupt, max_poll_records=1) == good()
+
+
+def test_an_error_is_raised_in_each_poll_until_the_batch_is_mended(cluster: FakeCluster) -> None:
+    sound = bytes(cluster.log().batches[0])
+    spoil(cluster, {0: flipped})
+    with make(cluster) as consumer:
+        for _ in range(3):
+            with pytest.raises(CorruptRecordsError):
+                consumer.poll(WAIT_S)
+        with cluster.lock:
+            cluster.log().batches[0] = sound
+        assert consumer.poll(WAIT_S)[0].value == good()[0]
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -22,7 +22,7 @@ from headrace.client.calls import SUPPORTED_VERSIONS, Call, api_versions_call
 from headrace.client.cluster import BrokerAddress
 from headrace.client.errors import ClientError, NetworkError, RequestTimedOutError, UnsupportedApiError
 from headrace.client.resolving import Target, look_up
-from headrace.wire.apis import ApiKey
+from headrace.wire.apis import ADDRESS_FEATURE, ADDRESS_VERSION, ApiKey
 from headrace.wire.errors import ErrorCode, WireError
 from headrace.wire.frames import FrameReader
 from headrace.wire.primitives import INT32
@@ -82,6 +82,8 @@ class BrokerConnection:
         self.state = ConnectionState.CLOSED
         self.versions: dict[int, int] = {}
         """API key → the version to speak; only APIs that both sides support."""
+        self.has_addresses = False
+        """Whether the broker's offsets are addresses (see `wire.batch`)."""
         self.socket: socket.socket | None = None
         self._client_id = client_id
         self._clock = clock
@@ -298,6 +300,10 @@ class BrokerConnection:
         if body.error_code not in (ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION):
             raise WireError(f"the response to ApiVersions is {ErrorCode(body.error_code).name}")
         self.versions = _common_versions(offered)
+        self.has_addresses = any(
+            feature.name == ADDRESS_FEATURE and feature.min_version <= ADDRESS_VERSION <= feature.max_version
+            for feature in getattr(body, "supported_features", ())
+        )
         self.state, self.ready_s = ConnectionState.READY, self._clock()
 
     def _receive(self) -> None:

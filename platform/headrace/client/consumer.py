@@ -43,8 +43,9 @@ class Consumer(Client):
     (`OffsetOutOfRangeError`). A log that has lost what was read, after an unclean election, is read on from
     where it differs, with a warning in the log; with "error", `LogTruncationError` is raised. Records of
     control batches are not returned. Isolation is read-uncommitted.
-    For a damaged batch `on_corrupt` decides: "raise" (`CorruptRecordsError`, again in each `poll` until the
-    position is moved behind it), or "skip": a warning in the log names it, and reading continues behind it.
+    A damaged batch is fetched once more, then `on_corrupt` decides: "raise" (`CorruptRecordsError`, again in
+    each `poll` until the batch is mended or the position is moved behind it), or "skip": a warning in the log
+    names it, and reading continues behind it.
     """
 
     def __init__(
@@ -291,15 +292,17 @@ class Consumer(Client):
     def _pass(self, state: PartitionFetch, error: CorruptRecordsError) -> bool:
         """Leaves a bad batch out if that is allowed and possible; first it is fetched once more.
 
-        Returns False if the error has to be raised.
+        Returns False if the error has to be raised; the next poll fetches the batch again: its broker may
+        have mended it, or another one may lead.
         """
-        if not self._skips_corrupt or error.next_offset is None:
-            return False
         self._unpacker.forget((state.topic, state.partition))
         if state.suspect != error.offset:
             state.suspect = error.offset
-            state.move_to(error.offset)
+            state.rewind()
             return True
+        if not self._skips_corrupt or error.next_offset is None:
+            state.rewind()
+            return False
         self.corrupt_batches_skipped += 1
         logger.warning(
             "%s-%d: the batch at offsets %d to %d is left out: %s",

@@ -8,7 +8,6 @@ the application does. Prefetched bytes are bounded, per partition and in total.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -24,11 +23,12 @@ from headrace.client.errors import (
     OffsetOutOfRangeError,
     UnsupportedApiError,
 )
+from headrace.client.keeping import FETCH_SIZE_MAX_BYTES, keep
 from headrace.client.lineage import NO_EPOCH, Claim
 from headrace.client.network import Network
-from headrace.client.partition_fetch import PartitionFetch, Piece, check_offsets
-from headrace.wire.batch import HEADER_SIZE_BYTES, hop
-from headrace.wire.errors import CorruptBatchError, ErrorCode
+from headrace.client.partition_fetch import PartitionFetch
+from headrace.wire.batch import HEADER_SIZE_BYTES
+from headrace.wire.errors import ErrorCode
 from headrace.wire.fetch import (
     REQUEST_PARTITIONS_MAX,
     FetchPartition,
@@ -44,8 +44,6 @@ logger = logging.getLogger(__name__)
 PARTITIONS_AT_ONCE_MAX: Final = REQUEST_PARTITIONS_MAX // 2
 """Of one Fetch. A broker counts topics, too, and ends the connection of a client that names too many."""
 REFUSALS_BEFORE_ERROR: Final = 2  # a broker's disk may be out of order for a moment
-FETCH_SIZE_MAX_BYTES: Final = 128 * 1024 * 1024
-"""Of one partition. A batch that seems to be longer has a damaged header."""
 
 
 class FetchSettings(NamedTuple):
@@ -226,6 +224,7 @@ class Fetcher:
             self._fetching.discard(leader)
             if body is not None and body.error_code:
                 error = BrokerError(body.error_code, "fetch")
+            has_addresses = self._network.has_addresses(leader)
             results: dict[TopicPartition, FetchPartitionResult] = {}
             if body is not None:
                 results = {
@@ -234,7 +233,7 @@ class Fetcher:
             for key, (state, generation) in requested.items():
                 if state.generation == generation:
                     state.in_flight = False
-                    self._on_fetched(state, results.get(key), error, asked_s)
+                    self._on_fetched(state, results.get(key), error, asked_s, has_addresses=has_addresses)
 
         self._fetching.add(leader)
         timeout_s = self._network.request_timeout_s + settings.max_wait_ms / 1000
@@ -251,6 +250,8 @@ class Fetcher:
         result: FetchPartitionResult | None,
         error: ClientError | None,
         asked_s: float,
+        *,
+        has_addresses: bool,
     ) -> None:
         if result is None or error is not None:
             self._back_off(state, error)
@@ -272,27 +273,12 @@ class Fetcher:
         state.high_watermark, state.high_watermark_s = result.high_watermark, asked_s
         records = result.records
         if isinstance(records, memoryview) and len(records):
-            self._keep(state, records, result.high_watermark)
-
-    def _keep(self, state: PartitionFetch, records: memoryview, high_watermark: int) -> None:
-        """Adds the complete batches to the partition's pieces; the next fetch begins behind them."""
-        end = 0
-        next_offset = state.fetch_position
-        try:
-            for at, header in hop(records):
-                check_offsets(header, high_watermark)
-                end = at + header.size_bytes
-                next_offset = header.next_offset
-                state.lineage.note(header)
-        except CorruptBatchError:
-            end = len(records)  # `poll` raises the error once it arrives at this batch
-            state.not_before_s = math.inf  # and until then there is nothing to fetch behind it
-        if not end and state.fetch_bytes < FETCH_SIZE_MAX_BYTES:
-            state.fetch_bytes *= 2  # not even one whole batch
-            return
-        end = end or len(records)  # no batch is so long: its length is damaged
-        state.pieces.append(Piece(records[:end], high_watermark))
-        state.fetch_position = max(next_offset, state.fetch_position)
+            size_max_bytes = min(self._settings.max_bytes, FETCH_SIZE_MAX_BYTES)
+            keep(
+                *(state, records, result.high_watermark),
+                has_addresses=has_addresses,
+                size_max_bytes=size_max_bytes,
+            )
 
     # --- logs that hold something else ---
 

@@ -10,30 +10,40 @@ from collections import deque
 
 from headrace.client.errors import ClientError
 from headrace.client.lineage import ReadLineage
+from headrace.client.placement import Misplaced
 from headrace.wire.batch import BatchHeader
 from headrace.wire.errors import CorruptBatchError
 from headrace.wire.primitives import NO_UUID
 
 
 class Piece:
-    """Prefetched whole batches of one partition; those before `at` were returned to the application."""
+    """Prefetched whole batches of one partition; those before `at` were returned to the application.
 
-    __slots__ = ("at", "buffer", "high_watermark")
+    `misplaced`: the first of them that lies elsewhere than its offsets say.
+    """
 
-    def __init__(self, buffer: memoryview, high_watermark: int) -> None:
+    __slots__ = ("at", "buffer", "high_watermark", "misplaced")
+
+    def __init__(self, buffer: memoryview, high_watermark: int, misplaced: Misplaced | None = None) -> None:
         self.buffer = buffer
         self.at = 0
         self.high_watermark = high_watermark
+        self.misplaced = misplaced
 
     @property
     def left_bytes(self) -> int:
         return len(self.buffer) - self.at
+
+    def is_misplaced(self, at: int) -> bool:
+        """Whether the batch at `at` is the misplaced one."""
+        return self.misplaced is not None and self.misplaced.at == at
 
 
 class PartitionFetch:
     """One assigned partition. `position`: the offset to return next; None while it has to be looked up."""
 
     __slots__ = (
+        "batch_end",
         "error",
         "failures",
         "fetch_bytes",
@@ -61,6 +71,8 @@ class PartitionFetch:
         self.position: int | None = None
         self.fetch_position = 0
         """The offset to fetch next: the end of the prefetched bytes."""
+        self.batch_end: int | None = None
+        """An offset at which a batch of the log ends: that of the last good one that was fetched."""
         self.reset_to: int | None = None
         """The timestamp (or EARLIEST, LATEST) to look up the position by; None: the consumer's setting."""
         self.pieces: deque[Piece] = deque()
@@ -94,6 +106,8 @@ class PartitionFetch:
         """Discards the prefetched bytes and continues at `position`, or looks it up by `reset_to`."""
         self.position = position
         self.fetch_position = position or 0
+        if position != self.batch_end:
+            self.batch_end = None
         self.reset_to = reset_to
         self.lineage = ReadLineage()
         self.topic_id = NO_UUID

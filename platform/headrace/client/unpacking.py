@@ -120,6 +120,8 @@ class Unpacker:
             for at, header in hop(rest, first.size_bytes):
                 if self._check_crcs:
                     verify(rest, at, header)
+                if piece.is_misplaced(piece.at + at):
+                    break
                 check_offsets(header, piece.high_watermark)
                 check_order(header, last.next_offset)
                 last, end = header, at + header.size_bytes
@@ -166,8 +168,14 @@ class Unpacker:
     def _checked_header(self, state: PartitionFetch, piece: Piece) -> BatchHeader:
         try:
             header = read_header(piece.buffer, piece.at)
-            if self._check_crcs:
+            if self._check_crcs or piece.is_misplaced(piece.at):
                 verify(piece.buffer, piece.at, header)
+            if piece.is_misplaced(piece.at):
+                assert piece.misplaced is not None
+                _, end_offset, problem = piece.misplaced
+                raise CorruptRecordsError(
+                    state.topic, state.partition, state.position or 0, problem, end_offset
+                )
             check_offsets(header, piece.high_watermark)
             check_order(header, state.position or 0)
         except CorruptBatchError as error:

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.wire.errors import MalformedMessageError
 from headrace.wire.primitives import BROKEN, INT32, NO_TAGS, read_string, skip_tags, string
+
+ADDRESS_FEATURE: Final = "headrace.address.version"
+"""A feature that a broker names in ApiVersions (KIP-584): its offsets are addresses (see `wire.batch`)."""
+ADDRESS_VERSION: Final = 1
 
 
 class ApiKey(IntEnum):

@@ -1,0 +1,190 @@
+"""A bit that rots in a batch's base offset, which no checksum covers: no record gets another offset by it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fix_fake_log import FakeLog
+from headrace.client.errors import CorruptRecordsError
+from headrace.client.keeping import keep
+from headrace.client.partition_fetch import PartitionFetch
+from headrace.client.unpacking import ConsumerRecord, FetchedBatches, Unpacker
+from headrace.wire.batch import read_header
+from headrace.wire.records import Record, encode_batch
+
+FETCHES_MAX = 200
+LARGE_BYTES = 1 << 19
+FETCH_MAX_BYTES = 1 << 20
+
+
+class Rot(NamedTuple):
+    """Which bit is flipped of which batch's base offset."""
+
+    batch: int
+    bit: int
+
+
+class Reader:
+    """Reads a log as a consumer does, with fetches of `fetch_bytes`; leaves a bad batch out at its second
+    reading.
+    """
+
+    def __init__(self, log: FakeLog, start: int, fetch_bytes: int, *, has_addresses: bool = True) -> None:
+        self.log = log
+        self.records: list[ConsumerRecord] = []
+        self.bytes_read: dict[int, bytes] = {}
+        self.left_out: list[tuple[int, int]] = []
+        self._state = PartitionFetch("t", 0, fetch_bytes)
+        self._state.move_to(start)
+        self._unpacker = Unpacker(check_crcs=True, decode_limit_bytes=1 << 20)
+        self._has_addresses = has_addresses
+
+    def read(self, *, whole_batches: bool = False) -> None:
+        """Reads to the log's end."""
+        state = self._state
+        for _ in range(FETCHES_MAX):
+            if state.position == self.log.end:
+                return
+            if not state.pieces:
+                records = self.log.read(state.fetch_position, state.fetch_bytes)
+                keep(
+                    *(state, memoryview(records), self.log.end),
+                    has_addresses=self._has_addresses,
+                    size_max_bytes=FETCH_MAX_BYTES,
+                )
+            try:
+                while state.pieces:
+                    if whole_batches:
+                        self._take_batches()
+                    else:
+                        self._unpacker.add_records(state, self.records, 1 << 30)
+            except CorruptRecordsError as error:
+                if state.suspect != error.offset:
+                    state.suspect = error.offset
+                    state.rewind()
+                    continue
+                assert error.next_offset is not None
+                self.left_out.append((error.offset, error.next_offset))
+                state.move_to(error.next_offset)
+        raise AssertionError(f"reading ended at {state.position} of {self.log.end}")
+
+    def _take_batches(self) -> None:
+        found: list[FetchedBatches] = []
+        try:
+            self._unpacker.add_batches(self._state, found, 1 << 30)
+        finally:
+            self.bytes_read |= {each.address: bytes(each.buffer) for each in found}
+
+
+def make_log(sizes: list[tuple[int, int]], *, by_address: bool = True) -> tuple[FakeLog, list[int]]:
+    """Returns a log of batches of so many records of so many bytes, and where each begins."""
+    log, starts = FakeLog(by_address), []
+    for number, (count, size_bytes) in enumerate(sizes):
+        starts.append(log.end)
+        log.append(encode_batch([Record(0, number, None, b"v" * size_bytes) for _ in range(count)]))
+    return log, starts
+
+
+def spoil(log: FakeLog, rot: Rot) -> None:
+    batch = bytearray(log.batches[rot.batch])
+    batch[7 - rot.bit // 8] ^= 1 << rot.bit % 8
+    log.batches[rot.batch] = bytes(batch)
+
+
+SIZES = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 200)), min_size=2, max_size=12)
+
+
+@st.composite
+def rotten_logs(draw: st.DrawFn) -> tuple[list[tuple[int, int]], Rot, int, int]:
+    """Returns the sizes of a log's batches, the rot, the batch to begin at, and the size of a fetch."""
+    sizes = draw(SIZES)
+    rot = Rot(draw(st.integers(0, len(sizes) - 1)), draw(st.integers(0, 63)))
+    return sizes, rot, draw(st.integers(0, rot.batch)), draw(st.sampled_from([1, 300, 1_000, LARGE_BYTES]))
+
+
+SMALL = [(1, 0)] * 4
+
+
+@example((SMALL, Rot(1, 0), 0, LARGE_BYTES))  # in the middle of an answer
+@example((SMALL, Rot(1, 5), 1, LARGE_BYTES))  # first in an answer
+@example((SMALL, Rot(1, 5), 0, 1))  # alone in an answer
+@example((SMALL, Rot(3, 5), 0, 1))  # alone, at the log's end
+@given(rotten_logs())
+def test_each_record_that_is_returned_has_its_offset(
+    made: tuple[list[tuple[int, int]], Rot, int, int],
+) -> None:
+    sizes, rot, first, fetch_bytes = made
+    log, starts = make_log(sizes)
+    expected = {record.offset: record.timestamp_ms for record in log.records()}
+    ends = [*starts[1:], log.end]
+    spoil(log, rot)
+    reader = Reader(log, starts[first], fetch_bytes)
+    reader.read()
+    left_out = range(starts[rot.batch], ends[rot.batch])
+    assert reader.left_out == [(left_out.start, left_out.stop)]
+    assert {record.offset: record.timestamp_ms for record in reader.records} == {
+        offset: time_ms
+        for offset, time_ms in expected.items()
+        if offset >= starts[first] and offset not in left_out
+    }
+
+
+@given(rotten_logs())
+def test_whole_batches_lie_at_their_addresses(made: tuple[list[tuple[int, int]], Rot, int, int]) -> None:
+    sizes, rot, first, fetch_bytes = made
+    log, starts = make_log(sizes)
+    whole = b"".join(log.batches)
+    end = [*starts[1:], log.end][rot.batch]
+    spoil(log, rot)
+    reader = Reader(log, starts[first], fetch_bytes)
+    reader.read(whole_batches=True)
+    assert reader.left_out == [(starts[rot.batch], end)]
+    for address, found in reader.bytes_read.items():
+        assert whole[address : address + len(found)] == found
+    assert sum(map(len, reader.bytes_read.values())) == log.end - starts[first] - (end - starts[rot.batch])
+
+
+@given(SIZES, st.data())
+def test_a_reader_that_begins_inside_a_batch_leaves_nothing_out(
+    sizes: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    log, _ = make_log(sizes)
+    start = data.draw(st.integers(0, log.end - 1))
+    reader = Reader(log, start, data.draw(st.sampled_from([1, 300, 1_000])))
+    reader.read()
+    assert reader.left_out == []
+    assert [each.offset for each in reader.records] == [
+        record.offset for record in log.records() if record.offset >= start
+    ]
+
+
+@given(SIZES, st.data())
+def test_a_batch_behind_a_gap_is_no_misplaced_one(sizes: list[tuple[int, int]], data: st.DataObject) -> None:
+    """A broker passes over what an administrator set aside, and begins an answer behind it."""
+    log, starts = make_log(sizes)
+    gap = data.draw(st.integers(1, len(sizes) - 1))
+    before, behind = log.batches[:gap], b"".join(log.batches[gap + 1 :])
+    reader = Reader(log, 0, data.draw(st.sampled_from([1, 300, 1_000])))
+    del log.batches[gap:], log._ends[gap:]
+    whole_end, log.end = log.end, starts[gap]
+    reader.read()
+    assert len(reader.records) == sum(read_header(each).record_count for each in before)
+    if not behind:
+        return
+    log.batches = [bytes(behind)]
+    log._ends, log.end = [whole_end], whole_end
+    reader.read()
+    assert reader.left_out == []
+    assert len(reader.records) == sum(count for i, (count, _) in enumerate(sizes) if i != gap)
+
+
+@given(SIZES, st.sampled_from([1, 300, LARGE_BYTES]))
+def test_offsets_that_count_records_are_not_compared(sizes: list[tuple[int, int]], fetch_bytes: int) -> None:
+    log, _ = make_log(sizes, by_address=False)
+    reader = Reader(log, 0, fetch_bytes, has_addresses=False)
+    reader.read()
+    assert reader.left_out == []
+    assert [each.offset for each in reader.records] == list(range(log.end))
