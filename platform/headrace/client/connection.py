@@ -36,7 +36,6 @@ SILENCE_MAX_S: Final = 20
 """The connection breaks if the peer's kernel acknowledges nothing for this time: a cut link sends no RST."""
 PROBE_INTERVAL_S: Final = 4
 PROBES_MAX: Final = 3
-SOFTWARE_VERSION: Final = "0.1.0"
 
 OnResponse = Callable[[Any, ClientError | None], None]
 """Called once, with the response's body or with the error."""
@@ -285,7 +284,7 @@ class BrokerConnection:
         self._negotiate(SUPPORTED_VERSIONS[ApiKey.API_VERSIONS][1])
 
     def _negotiate(self, version: int) -> None:
-        call = api_versions_call(SOFTWARE_VERSION)
+        call = api_versions_call()
         self._send(call, version, self._on_versions, self._request_timeout_s)
 
     def _on_versions(self, body: Any, error: ClientError | None) -> None:

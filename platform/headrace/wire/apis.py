@@ -18,6 +18,10 @@ ADDRESS_FEATURE: Final = "headrace.address.version"
 """A feature that a broker names in ApiVersions (KIP-584): its offsets are addresses (see `wire.batch`)."""
 ADDRESS_VERSION: Final = 1
 
+SOFTWARE_NAME: Final = "headrace"
+SOFTWARE_VERSION: Final = "0.1.0"
+"""What headrace's clients say they are (KIP-511)."""
+
 
 class ApiKey(IntEnum):
     """The APIs that headrace names; any other API key is a plain int."""

@@ -46,12 +46,14 @@ class EndUnknownError(Exception):
 class Examiner:
     """Goes through the responses to the fetches of one range, which begins at `position`."""
 
-    def __init__(self, position: int) -> None:
+    def __init__(self, position: int, *, has_addresses: bool = False) -> None:
         self.position = position
         """The offset after the last batch, at which the next one is expected."""
+        self.has_addresses = has_addresses
+        """Whether the broker says that batches begin at their positions (see `wire.features`); the first one
+        of the range may begin before it.
+        """
         self._origin = position
-        # Whether batches begin at their positions (see `wire.batch`); the first one may begin before it.
-        self._is_addressed = False
 
     def resume_at(self, position: int) -> None:
         """Continues at `position`, the end of a batch, in the response to another fetch."""
@@ -102,12 +104,11 @@ class Examiner:
 
     def _is_expected_here(self, records: Buffer, at: int, header: BatchHeader) -> bool:
         """Returns whether a batch must begin at the position: its offsets, or the batch behind it, say so."""
-        if self.position == self._origin or not self._is_addressed:
+        if not self.has_addresses:
+            return False
+        if self.position == self._origin and header.address != self.position:
             ends = (self.position + header.size_bytes, header.next_offset)
-            is_in_place = header.address == self.position
-            is_confirmed = any(_address_at(records, at + end - self.position) == end for end in ends)
-            self._is_addressed = self._is_addressed or is_in_place
-            return is_in_place or is_confirmed
+            return any(_address_at(records, at + end - self.position) == end for end in ends)
         return True
 
     def _bad(
