@@ -34,8 +34,9 @@ def keep(
     misplaced: Misplaced | None = None
     try:
         for at, header in hop(records):
+            batch_end, size_bytes = header.next_offset, header.size_bytes
             is_confirmed = has_addresses
-            if has_addresses and header.address != next_offset:
+            if has_addresses and batch_end - size_bytes != next_offset:
                 try:
                     misplaced = find_misplaced(
                         *(records, at, header, next_offset, high_watermark),
@@ -49,9 +50,8 @@ def keep(
                 if misplaced is not None:
                     raise CorruptBatchError(misplaced.problem)
             check_offsets(header, high_watermark)
-            end = at + header.size_bytes
-            next_offset = header.next_offset
-            state.batch_end = next_offset if is_confirmed else None
+            end, next_offset = at + size_bytes, batch_end
+            state.batch_end = batch_end if is_confirmed else None
             state.lineage.note(header)
     except CorruptBatchError:
         end = len(records)  # `poll` raises the error once it arrives at this batch
