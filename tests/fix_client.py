@@ -22,7 +22,7 @@ from fix_fake_log import FakeLog
 from headrace.client import BatchIdentity, BatchObserver, Producer
 from headrace.client.errors import ClientError
 from headrace.wire import fetch, messages, produce
-from headrace.wire.apis import ADDRESS_FEATURE, ADDRESS_VERSION, ApiKey
+from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode
 
 
@@ -115,18 +115,7 @@ class FakeCluster:
             "ApiVersionsResponse",
             error_code=KioErrorCode(fault.code or 0),
             api_keys=keys,
-            supported_features=self._features(request) if self.by_address else (),
             throttle_time=datetime.timedelta(),
-        )
-
-    def _features(self, request: messages.Request) -> tuple[Any, ...]:
-        if request.version < 3:
-            return ()
-        level = ADDRESS_VERSION
-        return (
-            self._make(
-                request, "SupportedFeatureKey", name=ADDRESS_FEATURE, min_version=level, max_version=level
-            ),
         )
 
     def _metadata(self, broker: FakeBroker, request: messages.Request, fault: Fault) -> bytes:
@@ -228,6 +217,8 @@ class FakeCluster:
                     result = fetch.FetchPartitionResult(part.partition, ErrorCode.UNKNOWN_TOPIC_ID, -1)
                 else:
                     result = self._read(broker, name, part, fault)
+                    if request.body.wants_addresses and result.records:
+                        result = result._replace(address=self.logs[name, part.partition].address_of(part))
                 results.append(result)
             topics.append(fetch.FetchTopicResult(topic.name, topic.topic_id, results))
         if not any(result.records or result.error_code for topic in topics for result in topic.partitions):

@@ -7,6 +7,7 @@ from headrace.client import ConsumerRecord
 from headrace.log.epochs import EpochEnd, LeaderEpochs
 from headrace.wire.batch import BatchHeader, hop, read_header, readdress, verify
 from headrace.wire.errors import ErrorCode
+from headrace.wire.fetch import FetchPartition
 from headrace.wire.records import Record, decode_records
 
 
@@ -97,6 +98,12 @@ class FakeLog:
                     break
                 data += batch
         return data
+
+    def address_of(self, part: FetchPartition) -> int:
+        """Where the batch begins that `read` begins with; -1 where offsets are no addresses."""
+        ends = zip(self.batches, self._ends, strict=True)
+        starts = [end - len(batch) for batch, end in ends if end > part.fetch_offset]
+        return starts[0] if self.by_address else -1
 
     def records(self) -> list[Record]:
         return [record for batch in self.batches for record in decode_records(batch)]

@@ -57,12 +57,16 @@ class Topic:
         leader_epoch: int = -1,
         session: tuple[int, int] = (0, -1),
         correlation_id: int = 5,
+        wants_addresses: bool = False,
     ) -> bytes:
         parts = [fetch.FetchPartition(partition, offset, max_bytes, leader_epoch)]
         topics = [fetch.FetchTopic(self.name, self.id, parts)]
         session_id, epoch = session
         request = fetch.FetchRequest(
-            0, min_bytes, 1 << 20, topics, session_id=session_id, session_epoch=epoch
+            *(0, min_bytes, 1 << 20, topics),
+            session_id=session_id,
+            session_epoch=epoch,
+            wants_addresses=wants_addresses,
         )
         return fetch.encode_request(request, version=version, correlation_id=correlation_id, client_id="raw")
 
@@ -84,17 +88,33 @@ def ask(client: RawClient, frame: bytes) -> bytes:
     return bytes(client.receive())
 
 
+@pytest.mark.parametrize("wants_addresses", [False, True])
 @pytest.mark.parametrize("version", range(fetch.VERSION_MIN, fetch.VERSION_MAX + 1))
 def test_each_offset_gets_the_response_of_a_new_connection(
-    one_broker: BrokerCluster, client: RawClient, topic: Topic, version: int
+    one_broker: BrokerCluster, client: RawClient, topic: Topic, version: int, wants_addresses: bool
 ) -> None:
     end = topic.starts[-1]
     offsets = [*topic.starts, 1, end - 1, end + 1, -1, 0, topic.starts[7] + 2]
     random.Random(version).shuffle(offsets)
     for number, offset in enumerate(offsets):
-        frame = topic.frame(version, offset, correlation_id=number, max_bytes=20_000)
+        frame = topic.frame(
+            version, offset, correlation_id=number, max_bytes=20_000, wants_addresses=wants_addresses
+        )
         with RawClient(one_broker.bootstrap) as other:
             assert ask(client, frame) == ask(other, frame), offset
+
+
+def test_an_answer_says_where_its_records_begin(client: RawClient, topic: Topic) -> None:
+    """Also in answers to requests that name an offset inside a batch, and only if it is asked for."""
+    draw = random.Random(3)
+    for number in range(200):
+        offset, wants = draw.randrange(topic.starts[-1]), draw.random() < 0.8
+        frame = topic.frame(12, offset, correlation_id=number, max_bytes=9_000, wants_addresses=wants)
+        _, response = fetch.decode_response(memoryview(ask(client, frame)), version=12)
+        [result] = response.topics[0].partitions
+        assert result.address == (max(start for start in topic.starts if start <= offset) if wants else -1)
+        assert isinstance(result.records, memoryview)
+        assert not wants or read_header(result.records).is_stored_at(result.address)
 
 
 def test_requests_that_differ_in_more_than_their_offset(

@@ -8,7 +8,6 @@ import pytest
 
 from fix_datacenter import Datacenter
 from fix_java import KafkaTool
-from headrace.wire.apis import ADDRESS_FEATURE
 
 pytestmark = pytest.mark.real_client
 
@@ -125,9 +124,3 @@ def test_all_groups_are_described_after_a_topic_was_deleted(
     rows = {tuple(line.split()[:2]) for line in lines}
     assert {("keeps", "kept"), ("a/b", "kept"), ("loses", "kept")} <= rows
     assert ("loses", "deleted") not in rows
-
-
-def test_features_say_that_offsets_are_addresses(datacenter: Datacenter, kafka_tool: KafkaTool) -> None:
-    server = ("--bootstrap-server", datacenter.bootstrap)
-    [line] = kafka_tool("org.apache.kafka.tools.FeatureCommand", *server, "describe").decode().splitlines()
-    assert f"Feature: {ADDRESS_FEATURE}" in line and "SupportedMaxVersion: 1" in line

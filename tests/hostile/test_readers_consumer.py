@@ -205,6 +205,29 @@ def test_an_error_is_raised_in_each_poll_until_the_batch_is_mended(cluster: Fake
         assert consumer.poll(WAIT_S)[0].value == good()[0]
 
 
+def test_a_bad_batch_is_named_though_another_partition_is_busy(fake_cluster: StartCluster) -> None:
+    cluster = fake_cluster(partitions=2)
+    batch = encode_batch([Record(0, 1_000, None, b"v" * 20)] * RECORDS)
+    with cluster.lock:
+        for partition, count in ((0, 200), (1, 1)):
+            for _ in range(count):
+                cluster.log(partition).append(batch)
+        bad = cluster.log(1).batches
+        bad[0] = flipped(read_header(bad[0]), bad[0])
+    with make(cluster, max_partition_fetch_bytes=3 * len(batch)) as consumer:
+        consumer.assign([("t", 0), ("t", 1)])
+        errors = records = 0
+        deadline = time.monotonic() + WAIT_S
+        while records < 200 * RECORDS or not errors:
+            assert time.monotonic() < deadline, (records, errors)
+            try:
+                records += len(consumer.poll(0.2))
+            except CorruptRecordsError as error:
+                assert (error.partition, error.offset) == (1, 0)
+                errors += 1
+        assert records == 200 * RECORDS
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, BATCHES - 1), st.binary(min_size=1, max_size=200))
 def test_any_bytes_as_records_end_in_records_or_an_error(

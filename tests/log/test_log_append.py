@@ -14,6 +14,7 @@ from headrace.log.config import LogConfig, flush_wait_ms
 from headrace.log.errors import AddressOutOfRangeError, LogStorageError
 from headrace.log.files import FileSlice
 from headrace.log.partition import PartitionLog
+from headrace.log.passing import pass_gap
 from headrace.log.segment import Segment
 from headrace.log.segments import SegmentList
 from headrace.wire.batch import hop, read_header, verify
@@ -305,6 +306,23 @@ def test_while_a_thread_restarts_a_copy_another_may_ask_where_it_begins(
     log.restart(10_000)
     assert asked == [10_000, 10_000]
     log.close()
+
+
+def test_a_reader_at_the_end_goes_on_behind_a_gap(tmp_path: Path) -> None:
+    """Where the next batch begins was known already, as the log's end."""
+    log = PartitionLog(tmp_path / "log", LogConfig())
+    log.append(batch())
+    log.flush()
+    end = log.end_address
+    assert sum(piece.length_bytes for piece in log.slices(0, 1_000)) == end
+    assert log.position(end) == end
+    pass_gap(log, end + 5_000)
+    assert log.position(end) == log.position(end + 1) == log.end_address == end + 5_000
+    log.append(batch())
+    log.flush()
+    assert log.position(end) == end + 5_000
+    assert sum(piece.length_bytes for piece in log.slices(end, 1_000)) == end
+    assert log.position(end) == end + 5_000
 
 
 def test_a_restart_that_a_crash_undid_restores_the_old_log(tmp_path: Path) -> None:

@@ -208,6 +208,25 @@ def test_fetch_responses(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
+@pytest.mark.parametrize("replica_id", [-1, 3])
+def test_a_fetch_may_ask_where_its_records_begin(version: int, replica_id: int) -> None:
+    """A field of our own, tagged from the first flexible version on: others skip it."""
+    is_told = version >= fetch.FLEXIBLE_FROM
+    request = fetch_request(version)._replace(replica_id=replica_id)
+    asking = request._replace(wants_addresses=True)
+    framed = fetch.encode_request(asking, version=version, correlation_id=99, client_id="c")
+    assert decode_request(payload(framed)).body == (asking if is_told else request)
+    response = fetch_response(version)
+    full, *others = response.topics[0].partitions
+    told = full._replace(address=2**40)
+    answer = response._replace(topics=[response.topics[0]._replace(partitions=[told, *others])])
+    framed = joined(answer, version, 98)
+    _, read = fetch.decode_response(payload(framed), version=version)
+    assert read.topics[0].partitions[0].address == (2**40 if is_told else -1)
+    assert read.topics[0].partitions[1:] == others
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
 def test_fetch_responses_can_leave_out_records(version: int) -> None:
     response = fetch_response(version)
     parts = response.topics[0].partitions

@@ -211,6 +211,7 @@ class PartitionLog:
         """Begins a segment behind the end, once all is flushed and `log.gaps` allows the gap between; the
         directory is the caller's. Raises `LogStorageError`."""
         self._segments.add(self._new_segment(address))
+        self._reader.forget()
         self.end_address = self.flushed_address = self.staged_end_address = address
 
     def _begin_with(self, segment: Segment) -> None:

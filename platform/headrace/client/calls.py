@@ -16,7 +16,7 @@ from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
 from headrace.wire import fetch, messages, produce
-from headrace.wire.apis import SOFTWARE_NAME, SOFTWARE_VERSION, ApiKey
+from headrace.wire.apis import ApiKey
 from headrace.wire.primitives import REQUEST_ITEMS_MAX, Buffer
 
 EARLIEST: Final = -2
@@ -148,10 +148,10 @@ def milliseconds(value: float) -> datetime.timedelta:
     return datetime.timedelta(milliseconds=value)
 
 
-def api_versions_call() -> Call:
+def api_versions_call(software_version: str) -> Call:
     def build(schema: Schema) -> Any:
         return schema.make(
-            "ApiVersionsRequest", client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION
+            "ApiVersionsRequest", client_software_name="headrace", client_software_version=software_version
         )
 
     return control_call(ApiKey.API_VERSIONS, build)

@@ -22,7 +22,7 @@ from headrace.client.calls import SUPPORTED_VERSIONS, Call, api_versions_call
 from headrace.client.cluster import BrokerAddress
 from headrace.client.errors import ClientError, NetworkError, RequestTimedOutError, UnsupportedApiError
 from headrace.client.resolving import Target, look_up
-from headrace.wire.apis import ADDRESS_FEATURE, ADDRESS_VERSION, ApiKey
+from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode, WireError
 from headrace.wire.frames import FrameReader
 from headrace.wire.primitives import INT32
@@ -36,6 +36,7 @@ SILENCE_MAX_S: Final = 20
 """The connection breaks if the peer's kernel acknowledges nothing for this time: a cut link sends no RST."""
 PROBE_INTERVAL_S: Final = 4
 PROBES_MAX: Final = 3
+SOFTWARE_VERSION: Final = "0.1.0"
 
 OnResponse = Callable[[Any, ClientError | None], None]
 """Called once, with the response's body or with the error."""
@@ -81,8 +82,6 @@ class BrokerConnection:
         self.state = ConnectionState.CLOSED
         self.versions: dict[int, int] = {}
         """API key → the version to speak; only APIs that both sides support."""
-        self.has_addresses = False
-        """Whether the broker's offsets are addresses (see `wire.batch`)."""
         self.socket: socket.socket | None = None
         self._client_id = client_id
         self._clock = clock
@@ -284,7 +283,7 @@ class BrokerConnection:
         self._negotiate(SUPPORTED_VERSIONS[ApiKey.API_VERSIONS][1])
 
     def _negotiate(self, version: int) -> None:
-        call = api_versions_call()
+        call = api_versions_call(SOFTWARE_VERSION)
         self._send(call, version, self._on_versions, self._request_timeout_s)
 
     def _on_versions(self, body: Any, error: ClientError | None) -> None:
@@ -299,10 +298,6 @@ class BrokerConnection:
         if body.error_code not in (ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION):
             raise WireError(f"the response to ApiVersions is {ErrorCode(body.error_code).name}")
         self.versions = _common_versions(offered)
-        self.has_addresses = any(
-            feature.name == ADDRESS_FEATURE and feature.min_version <= ADDRESS_VERSION <= feature.max_version
-            for feature in getattr(body, "supported_features", ())
-        )
         self.state, self.ready_s = ConnectionState.READY, self._clock()
 
     def _receive(self) -> None:

@@ -43,9 +43,9 @@ class Consumer(Client):
     (`OffsetOutOfRangeError`). A log that has lost what was read, after an unclean election, is read on from
     where it differs, with a warning in the log; with "error", `LogTruncationError` is raised. Records of
     control batches are not returned. Isolation is read-uncommitted.
-    A damaged batch is fetched once more, then `on_corrupt` decides: "raise" (`CorruptRecordsError`, again in
-    each `poll` until the batch is mended or the position is moved behind it), or "skip": a warning in the log
-    names it, and reading continues behind it.
+    A damaged batch is fetched once more, then `on_corrupt` decides: "raise" (`CorruptRecordsError`, later
+    `poll`s raise it again until the batch is mended or the position is moved behind it), or "skip": a warning
+    in the log names it, and reading continues behind it.
     """
 
     def __init__(
@@ -284,16 +284,17 @@ class Consumer(Client):
                 except CorruptRecordsError as error:
                     is_passed = self._pass(state, error)
                     if not is_passed and taken:
-                        return taken  # the next poll raises it again
+                        return taken  # the next poll raises it
                     if not is_passed:
+                        self._fetcher.fetch_again(state)
                         raise
         return taken
 
     def _pass(self, state: PartitionFetch, error: CorruptRecordsError) -> bool:
         """Leaves a bad batch out if that is allowed and possible; first it is fetched once more.
 
-        Returns False if the error has to be raised; the next poll fetches the batch again: its broker may
-        have mended it, or another one may lead.
+        Returns False if the error has to be raised. Then the batch is fetched again: its broker may mend it,
+        or another one may lead.
         """
         self._unpacker.forget((state.topic, state.partition))
         if state.suspect != error.offset:
@@ -301,7 +302,6 @@ class Consumer(Client):
             state.rewind()
             return True
         if not self._skips_corrupt or error.next_offset is None:
-            state.rewind()
             return False
         self.corrupt_batches_skipped += 1
         logger.warning(

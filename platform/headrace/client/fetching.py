@@ -23,7 +23,7 @@ from headrace.client.errors import (
     OffsetOutOfRangeError,
     UnsupportedApiError,
 )
-from headrace.client.keeping import FETCH_SIZE_MAX_BYTES, keep
+from headrace.client.keeping import keep
 from headrace.client.lineage import NO_EPOCH, Claim
 from headrace.client.network import Network
 from headrace.client.partition_fetch import PartitionFetch
@@ -146,6 +146,11 @@ class Fetcher:
             if state.position is None or (has_room and not state.paused):
                 yield state
 
+    def fetch_again(self, state: PartitionFetch) -> None:
+        """Gives up what was prefetched of a partition; it is fetched again, after a pause."""
+        state.rewind()
+        self._wait(state)
+
     def next_retry_s(self) -> float | None:
         """Returns when the backoff of the first waiting partition ends."""
         now_s = self._clock()
@@ -215,6 +220,7 @@ class Fetcher:
             min_bytes=settings.min_bytes,
             max_bytes=min(settings.max_bytes, free_bytes),
             topics=[FetchTopic(topic, ids[topic], parts) for topic, parts in topics.items()],
+            wants_addresses=True,
         )
         names = {topic_id: topic for topic, topic_id in ids.items() if topic_id != NO_UUID}
         by_id = len(names) == len(ids)
@@ -224,7 +230,6 @@ class Fetcher:
             self._fetching.discard(leader)
             if body is not None and body.error_code:
                 error = BrokerError(body.error_code, "fetch")
-            has_addresses = self._network.has_addresses(leader)
             results: dict[TopicPartition, FetchPartitionResult] = {}
             if body is not None:
                 results = {
@@ -233,7 +238,7 @@ class Fetcher:
             for key, (state, generation) in requested.items():
                 if state.generation == generation:
                     state.in_flight = False
-                    self._on_fetched(state, results.get(key), error, asked_s, has_addresses=has_addresses)
+                    self._on_fetched(state, results.get(key), error, asked_s)
 
         self._fetching.add(leader)
         timeout_s = self._network.request_timeout_s + settings.max_wait_ms / 1000
@@ -250,8 +255,6 @@ class Fetcher:
         result: FetchPartitionResult | None,
         error: ClientError | None,
         asked_s: float,
-        *,
-        has_addresses: bool,
     ) -> None:
         if result is None or error is not None:
             self._back_off(state, error)
@@ -271,14 +274,7 @@ class Fetcher:
             return
         state.failures = 0
         state.high_watermark, state.high_watermark_s = result.high_watermark, asked_s
-        records = result.records
-        if isinstance(records, memoryview) and len(records):
-            size_max_bytes = min(self._settings.max_bytes, FETCH_SIZE_MAX_BYTES)
-            keep(
-                *(state, records, result.high_watermark),
-                has_addresses=has_addresses,
-                size_max_bytes=size_max_bytes,
-            )
+        keep(state, result)
 
     # --- logs that hold something else ---
 

@@ -180,11 +180,6 @@ class Network:
         """Returns since when a broker that is `ready` has been so, over one connection."""
         return self._connections[node_id].ready_s
 
-    def has_addresses(self, node_id: int) -> bool:
-        """Whether the offsets of a connected broker are addresses (see `wire.batch`)."""
-        connection = self._connections.get(node_id)
-        return connection is not None and connection.has_addresses
-
     def any_ready(self) -> int | None:
         """Returns the ready broker with the fewest requests in flight; a silent one comes last.
 

@@ -10,7 +10,6 @@ from collections import deque
 
 from headrace.client.errors import ClientError
 from headrace.client.lineage import ReadLineage
-from headrace.client.placement import Misplaced
 from headrace.wire.batch import BatchHeader
 from headrace.wire.errors import CorruptBatchError
 from headrace.wire.primitives import NO_UUID
@@ -19,31 +18,30 @@ from headrace.wire.primitives import NO_UUID
 class Piece:
     """Prefetched whole batches of one partition; those before `at` were returned to the application.
 
-    `misplaced`: the first of them that lies elsewhere than its offsets say.
+    `address`: where the buffer begins in the log; None if the broker does not say.
     """
 
-    __slots__ = ("at", "buffer", "high_watermark", "misplaced")
+    __slots__ = ("address", "at", "buffer", "high_watermark")
 
-    def __init__(self, buffer: memoryview, high_watermark: int, misplaced: Misplaced | None = None) -> None:
+    def __init__(self, buffer: memoryview, high_watermark: int, address: int | None = None) -> None:
         self.buffer = buffer
         self.at = 0
         self.high_watermark = high_watermark
-        self.misplaced = misplaced
+        self.address = address
 
     @property
     def left_bytes(self) -> int:
         return len(self.buffer) - self.at
 
-    def is_misplaced(self, at: int) -> bool:
-        """Whether the batch at `at` is the misplaced one."""
-        return self.misplaced is not None and self.misplaced.at == at
+    def is_misplaced(self, header: BatchHeader, at: int) -> bool:
+        """Whether the batch at `at` has the offsets of another place, as far as its place is known."""
+        return self.address is not None and header.next_offset - header.size_bytes != self.address + at
 
 
 class PartitionFetch:
     """One assigned partition. `position`: the offset to return next; None while it has to be looked up."""
 
     __slots__ = (
-        "batch_end",
         "error",
         "failures",
         "fetch_bytes",
@@ -71,8 +69,6 @@ class PartitionFetch:
         self.position: int | None = None
         self.fetch_position = 0
         """The offset to fetch next: the end of the prefetched bytes."""
-        self.batch_end: int | None = None
-        """An offset at which a batch of the log ends: that of the last good one that was fetched."""
         self.reset_to: int | None = None
         """The timestamp (or EARLIEST, LATEST) to look up the position by; None: the consumer's setting."""
         self.pieces: deque[Piece] = deque()
@@ -106,8 +102,6 @@ class PartitionFetch:
         """Discards the prefetched bytes and continues at `position`, or looks it up by `reset_to`."""
         self.position = position
         self.fetch_position = position or 0
-        if position != self.batch_end:
-            self.batch_end = None
         self.reset_to = reset_to
         self.lineage = ReadLineage()
         self.topic_id = NO_UUID
@@ -146,4 +140,18 @@ def check_order(header: BatchHeader, position: int) -> None:
         raise CorruptBatchError(
             f"a batch with the offsets {header.base_offset} to {header.next_offset - 1} behind offset "
             f"{position - 1}"
+        )
+
+
+class MisplacedError(CorruptBatchError):
+    """A batch at `address` that has the offsets of another place: its base offset is under no checksum.
+
+    `end_offset`: the offset behind it, if its checksum is right, and so the bytes that its length says.
+    """
+
+    def __init__(self, header: BatchHeader, address: int) -> None:
+        self.end_offset = address + header.size_bytes
+        super().__init__(
+            f"a batch with the offsets {header.base_offset} to {header.next_offset - 1}, but by its place in "
+            f"the log they end at {self.end_offset - 1}"
         )

@@ -13,7 +13,13 @@ from typing import Final, NamedTuple
 
 from headrace.client.cluster import TopicPartition
 from headrace.client.errors import CorruptRecordsError
-from headrace.client.partition_fetch import PartitionFetch, Piece, check_offsets, check_order
+from headrace.client.partition_fetch import (
+    MisplacedError,
+    PartitionFetch,
+    Piece,
+    check_offsets,
+    check_order,
+)
 from headrace.wire.batch import HEADER, HEADER_SIZE_BYTES, BatchHeader, hop, read_header, verify
 from headrace.wire.errors import CorruptBatchError
 from headrace.wire.records import Header, decode_columns
@@ -120,7 +126,7 @@ class Unpacker:
             for at, header in hop(rest, first.size_bytes):
                 if self._check_crcs:
                     verify(rest, at, header)
-                if piece.is_misplaced(piece.at + at):
+                if piece.is_misplaced(header, piece.at + at):
                     break
                 check_offsets(header, piece.high_watermark)
                 check_order(header, last.next_offset)
@@ -144,7 +150,8 @@ class Unpacker:
     def _decode(self, state: PartitionFetch, piece: Piece) -> _OpenBatch:
         header = self._checked_header(state, piece)
         position = state.position or 0
-        behind = _header_at(piece, piece.at + header.size_bytes)
+        # Offsets that count records are compared with those of the next batch alone.
+        behind = _header_at(piece, piece.at + header.size_bytes) if piece.address is None else None
         if behind is not None and _is_misplaced(header, behind, position):
             problem = f"a batch with the offsets {header.base_offset} to {header.next_offset - 1}, but the "
             raise corrupt(state, piece, f"{problem}next one begins at {behind.base_offset}")
@@ -168,19 +175,22 @@ class Unpacker:
     def _checked_header(self, state: PartitionFetch, piece: Piece) -> BatchHeader:
         try:
             header = read_header(piece.buffer, piece.at)
-            if self._check_crcs or piece.is_misplaced(piece.at):
+            if self._check_crcs:
                 verify(piece.buffer, piece.at, header)
-            if piece.is_misplaced(piece.at):
-                assert piece.misplaced is not None
-                _, end_offset, problem = piece.misplaced
-                raise CorruptRecordsError(
-                    state.topic, state.partition, state.position or 0, problem, end_offset
-                )
+            self._check_place(state, piece, header)
             check_offsets(header, piece.high_watermark)
             check_order(header, state.position or 0)
         except CorruptBatchError as error:
             raise corrupt(state, piece, str(error)) from None
         return header
+
+    @staticmethod
+    def _check_place(state: PartitionFetch, piece: Piece, header: BatchHeader) -> None:
+        if piece.address is not None and piece.is_misplaced(header, piece.at):
+            verify(piece.buffer, piece.at, header)  # so that its length is right
+            error = MisplacedError(header, piece.address + piece.at)
+            position = state.position or 0
+            raise CorruptRecordsError(state.topic, state.partition, position, str(error), error.end_offset)
 
 
 def corrupt(state: PartitionFetch, piece: Piece, problem: str) -> CorruptRecordsError:

@@ -9,18 +9,10 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from headrace.wire.errors import MalformedMessageError
 from headrace.wire.primitives import BROKEN, INT32, NO_TAGS, read_string, skip_tags, string
-
-ADDRESS_FEATURE: Final = "headrace.address.version"
-"""A feature that a broker names in ApiVersions (KIP-584): its offsets are addresses (see `wire.batch`)."""
-ADDRESS_VERSION: Final = 1
-
-SOFTWARE_NAME: Final = "headrace"
-SOFTWARE_VERSION: Final = "0.1.0"
-"""What headrace's clients say they are (KIP-511)."""
 
 
 class ApiKey(IntEnum):

@@ -21,10 +21,8 @@ from headrace.wire.apis import (
     response_head,
 )
 from headrace.wire.errors import MalformedMessageError
-from headrace.wire.fetch_partitions import FLEXIBLE_FROM as FLEXIBLE_FROM
-from headrace.wire.fetch_partitions import FetchPartition as FetchPartition
-from headrace.wire.fetch_partitions import FetchPartitionResult as FetchPartitionResult
 from headrace.wire.fetch_partitions import (
+    ADDRESS_TAG,
     decode_result,
     encode_result,
     from_numbers,
@@ -32,6 +30,9 @@ from headrace.wire.fetch_partitions import (
     result_tags,
     to_numbers,
 )
+from headrace.wire.fetch_partitions import FLEXIBLE_FROM as FLEXIBLE_FROM
+from headrace.wire.fetch_partitions import FetchPartition as FetchPartition
+from headrace.wire.fetch_partitions import FetchPartitionResult as FetchPartitionResult
 from headrace.wire.primitives import (
     BROKEN,
     INT32,
@@ -86,7 +87,8 @@ class ForgottenTopic(NamedTuple):
 
 class FetchRequest(NamedTuple):
     """`replica_id` is -1 for a consumer; session 0 with epoch -1 requests no session. `replica_epoch`: which
-    registration of the follower asks (KIP-903, from v15).
+    registration of the follower asks (KIP-903, from v15). `wants_addresses`: whether the answer is to say
+    where in the log its records begin (from v12; a field of our own, which other brokers skip).
     """
 
     max_wait_ms: int
@@ -100,6 +102,7 @@ class FetchRequest(NamedTuple):
     forgotten: tuple[ForgottenTopic, ...] = ()
     rack_id: str = ""
     replica_epoch: int = -1
+    wants_addresses: bool = False
 
 
 class FetchTopicResult(NamedTuple):
@@ -151,13 +154,14 @@ def decode_request(frame: memoryview, at: int, version: int) -> FetchRequest:
         forgotten: tuple[ForgottenTopic, ...] = ()
         if version >= 7:
             forgotten, at = _read_forgotten(frame, at, version, items)
-        rack_id, replica_epoch = "", -1
+        rack_id, replica_epoch, wants_addresses = "", -1, False
         if version >= 11:
             rack_id, at = read_name(frame, at, flexible)
         if flexible:
             fields, at = read_tags(frame, at)
             if version >= 15 and 1 in fields:
                 replica_id, replica_epoch = _REPLICA.unpack_from(fields[1])
+            wants_addresses = ADDRESS_TAG in fields
     except BROKEN as error:
         raise MalformedMessageError(f"Fetch v{version} request: {error}") from None
     return FetchRequest(
@@ -172,6 +176,7 @@ def decode_request(frame: memoryview, at: int, version: int) -> FetchRequest:
         forgotten=forgotten,
         rack_id=rack_id,
         replica_epoch=replica_epoch,
+        wants_addresses=wants_addresses,
     )
 
 
@@ -245,10 +250,11 @@ def encode_request(
             parts += end
     if version >= 11:
         parts.append(string(request.rack_id, flexible))
-    if version >= 15 and request.replica_id != CONSUMER_REPLICA_ID:
-        parts.append(tags({1: _REPLICA.pack(request.replica_id, request.replica_epoch) + NO_TAGS}))
-    else:
-        parts += end
+    if flexible:
+        fields = {ADDRESS_TAG: b""} if request.wants_addresses else {}
+        if version >= 15 and request.replica_id != CONSUMER_REPLICA_ID:
+            fields[1] = _REPLICA.pack(request.replica_id, request.replica_epoch) + NO_TAGS
+        parts.append(tags(fields))
     return frame_request(ApiKey.FETCH, version, correlation_id, client_id, flexible, parts)
 
 

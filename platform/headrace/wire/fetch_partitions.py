@@ -24,6 +24,7 @@ from headrace.wire.primitives import (
 )
 
 FLEXIBLE_FROM: Final = 12
+ADDRESS_TAG: Final = 10_000  # ours: see `wire.own_fields`
 
 _RESULT = struct.Struct(">ihqq")  # partition, error, high watermark, last stable offset
 _RESULT_V12 = struct.Struct(">ihqqqBi")  # then log start offset, no aborted transactions, preferred replica
@@ -45,7 +46,8 @@ class FetchPartition(NamedTuple):
 
 class FetchPartitionResult(NamedTuple):
     """The result for one partition. `records`: batches, or their size if they are sent separately (to encode
-    only). `aborted`: None, or `(producer_id, first_offset)` of aborted transactions.
+    only). `aborted`: None, or `(producer_id, first_offset)` of aborted transactions. `address`: where the
+    records begin in the log; -1 if it is not told.
     """
 
     partition: int
@@ -58,6 +60,7 @@ class FetchPartitionResult(NamedTuple):
     preferred_read_replica: int = -1
     current_leader: LeaderAndEpoch | None = None
     diverging_epoch: tuple[int, int] | None = None
+    address: int = -1
 
 
 _SHAPE_V4 = struct.Struct(">iqi")
@@ -103,7 +106,7 @@ def to_numbers(partition: FetchPartition, version: int) -> tuple[int, ...]:
 def encode_result(parts: list[bytes], result: FetchPartitionResult, version: int) -> None:
     """Appends the fields before the records to `parts`."""
     if version >= FLEXIBLE_FROM and result.aborted is None:  # nearly all: packed at once
-        index, error_code, end, _, last_stable, start, _, replica, _, _ = result
+        index, error_code, end, _, last_stable, start, _, replica, *_ = result
         parts.append(_RESULT_V12.pack(index, error_code, end, last_stable, start, 0, replica))
         return
     parts.append(_RESULT.pack(*result[:3], result.last_stable_offset))
@@ -124,13 +127,15 @@ def encode_result(parts: list[bytes], result: FetchPartitionResult, version: int
 
 def result_tags(result: FetchPartitionResult) -> bytes:
     """Returns the tagged fields, which follow the records in flexible versions."""
-    if result.current_leader is None and result.diverging_epoch is None:
+    if result.current_leader is None and result.diverging_epoch is None and result.address < 0:
         return NO_TAGS
     fields = {}
     if result.diverging_epoch is not None:
         fields[0] = _EPOCH_END.pack(*result.diverging_epoch) + NO_TAGS
     if result.current_leader is not None:
         fields[1] = _LEADER.pack(*result.current_leader) + NO_TAGS
+    if result.address >= 0:
+        fields[ADDRESS_TAG] = INT64.pack(result.address)
     return tags(fields)
 
 
@@ -151,12 +156,15 @@ def decode_result(frame: memoryview, at: int, version: int) -> tuple[FetchPartit
         at += 4
     records, at = read_bytes(frame, at, flexible)
     leader = diverging = None
+    address = -1
     if flexible:
         fields, at = read_tags(frame, at)
         if 0 in fields:
             diverging = _EPOCH_END.unpack_from(fields[0])
         if 1 in fields:
             leader = LeaderAndEpoch._make(_LEADER.unpack_from(fields[1]))
+        if ADDRESS_TAG in fields:
+            (address,) = INT64.unpack_from(fields[ADDRESS_TAG])
     result = FetchPartitionResult(
         partition=partition,
         error_code=error_code,
@@ -168,6 +176,7 @@ def decode_result(frame: memoryview, at: int, version: int) -> tuple[FetchPartit
         preferred_read_replica=preferred_read_replica,
         current_leader=leader,
         diverging_epoch=diverging,
+        address=address,
     )
     return result, at
 

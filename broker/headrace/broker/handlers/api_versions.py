@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Final
 
 from headrace.broker.bodies import Tree
-from headrace.wire.apis import ADDRESS_FEATURE, ADDRESS_VERSION
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
 
@@ -28,7 +27,4 @@ def respond(request: Request, spoken: Iterable[Range]) -> Tree:
     return {
         "error_code": ErrorCode.NONE,
         "api_keys": [{"api_key": key, "min_version": low, "max_version": high} for key, low, high in spoken],
-        "supported_features": [
-            {"name": ADDRESS_FEATURE, "min_version": ADDRESS_VERSION, "max_version": ADDRESS_VERSION}
-        ],
     }

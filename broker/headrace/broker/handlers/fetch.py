@@ -249,8 +249,7 @@ class FetchWait:
         """Responds, as soon as it is known where the batches of the segments begin."""
         if self._slot.connection.closed:
             return
-        body: FetchRequest = self._request.body
-        left = self._limit_bytes
+        body, left = self._request.body, self._limit_bytes
         slices: list[FileSlice] = []
         if self._allowance is not None:
             self._allowance.begin()
@@ -354,6 +353,7 @@ class FetchWait:
             log.start_address,
             diverging_epoch=parting,
             preferred_read_replica=-1 if nearer is None else nearer,
+            address=position if size_bytes and self._request.body.wants_addresses else -1,
         )
 
     def _parting(self, part: FetchPartition, partition: Readable) -> EpochEnd | None:

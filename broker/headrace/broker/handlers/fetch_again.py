@@ -43,6 +43,7 @@ class FetchTemplate:
     """What such a request means, and how to respond to it."""
 
     __slots__ = (
+        "_address_end",
         "_addresses",
         "_after",
         "_before",
@@ -77,7 +78,10 @@ class FetchTemplate:
         self._request_start = frame[CORRELATION_END:offset_at]
         self._request_end = frame[offset_at + INT64.size :]
         self._flexible = request.version >= FLEXIBLE_FROM
-        result = FetchPartitionResult(part.partition, ErrorCode.NONE, _MARK, 1, _MARK, _MARK)
+        result = FetchPartitionResult(
+            *(part.partition, ErrorCode.NONE, _MARK, 1, _MARK, _MARK),
+            address=_MARK if body.wants_addresses else -1,
+        )
         response = FetchResponse([FetchTopicResult(asked.name, asked.topic_id, [result])])
         pieces = encode_response(response, version=request.version, correlation_id=0)
         _, fields, _, after = pieces
@@ -87,7 +91,9 @@ class FetchTemplate:
         self._addresses = struct.Struct(f">{count}q")
         self._before = fields[:at]
         self._between = fields[at + self._addresses.size : len(fields) - len(self._records_length(1))]
-        self._after = after
+        self._after, self._address_end = after, b""
+        if body.wants_addresses and self._flexible:
+            self._after, self._address_end = after.split(_MARK_BYTES)
 
     def matches(self, frame: memoryview) -> bool:
         """Whether the request is the same, except for correlation id and offset. The caller has compared
@@ -101,11 +107,13 @@ class FetchTemplate:
         )
 
     def respond(
-        self, correlation_id: int, visible_address: int, start_address: int, records_bytes: int
+        self, correlation_id: int, visible_address: int, start_address: int, address: int, records_bytes: int
     ) -> tuple[bytes, bytes]:
-        """Returns the parts of the response before and after its records."""
+        """Returns the parts of the response before and after its records, which begin at `address`."""
         numbers = (visible_address, visible_address, start_address)[: self._addresses.size // INT64.size]
         after = self._after
+        if self._address_end:
+            after += INT64.pack(address) + self._address_end
         fields = (
             self._before
             + self._addresses.pack(*numbers)
@@ -181,7 +189,8 @@ def serve(
     if not slices:
         return False
     head, tail = template.respond(
-        correlation_id, visible, log.start_address, sum([piece.length_bytes for piece in slices])
+        *(correlation_id, visible, log.start_address, position),
+        sum([piece.length_bytes for piece in slices]),
     )
     parts: list[Part] = [head, *slices, tail]
     connection.open_slot().fill(parts)

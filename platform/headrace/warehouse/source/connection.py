@@ -75,6 +75,7 @@ def fetch_frame(topic: str, partition: int, offset: int, size_bytes: int) -> byt
         min_bytes=1,
         max_bytes=size_bytes,
         topics=[fetch.FetchTopic(topic, NO_UUID, [fetch.FetchPartition(partition, offset, size_bytes)])],
+        wants_addresses=True,
     )
     return fetch.encode_request(request, version=FETCH_VERSION, correlation_id=0, client_id=CLIENT_ID)
 

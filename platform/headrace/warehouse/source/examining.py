@@ -46,21 +46,25 @@ class EndUnknownError(Exception):
 class Examiner:
     """Goes through the responses to the fetches of one range, which begins at `position`."""
 
-    def __init__(self, position: int, *, has_addresses: bool = False) -> None:
+    def __init__(self, position: int) -> None:
         self.position = position
-        """The offset after the last batch, at which the next one is expected."""
-        self.has_addresses = has_addresses
-        """Whether the broker says that batches begin at their positions (see `wire.features`); the first one
-        of the range may begin before it.
-        """
-        self._origin = position
+        """Where the next batch is expected: the offset after the last one; its address, if that is known."""
+        self._is_addressed = False
 
     def resume_at(self, position: int) -> None:
         """Continues at `position`, the end of a batch, in the response to another fetch."""
         self.position = position
 
-    def whole_batches(self, records: Buffer) -> tuple[list[Batch], EndUnknownError | None]:
-        """Returns the whole batches, the bad ones with their problem, up to one whose end is unknown."""
+    def whole_batches(
+        self, records: Buffer, address: int | None
+    ) -> tuple[list[Batch], EndUnknownError | None]:
+        """Returns the whole batches, the bad ones with their problem, up to one whose end is unknown.
+
+        `address`: where the records begin in the log; None if the broker does not say, as Apache Kafka.
+        """
+        self._is_addressed = address is not None
+        if address is not None:
+            self.position = address
         found: list[Batch] = []
         at, size = 0, len(records)
         while at + HEADER_SIZE_BYTES <= size:
@@ -83,9 +87,8 @@ class Examiner:
             raw = BatchHeader._make(HEADER.unpack_from(records, at))
             return self._bad(records, at, raw, str(error))
         is_in_place = header.address == self.position
-        is_expected = self._is_expected_here(records, at, header)
         if at + header.size_bytes > len(records):
-            if at or is_in_place or not is_expected:
+            if at or is_in_place or not self._is_addressed:
                 return None
             # The first batch of a response is whole, however large.
             return self._bad(records, at, header, f"it claims {header.size_bytes} bytes, and has fewer")
@@ -93,7 +96,7 @@ class Examiner:
             verify(records, at, header)
         except CorruptBatchError as error:
             return self._bad(records, at, header, str(error))
-        if is_expected and not is_in_place:
+        if self._is_addressed and not is_in_place:
             problem = (
                 f"its offsets {header.base_offset} + {header.last_offset_delta} are not those of address"
             )
@@ -101,15 +104,6 @@ class Examiner:
         if header.next_offset <= self.position:
             return self._bad(records, at, header, f"its offsets end at {header.next_offset}")
         return Batch(header, records, at)
-
-    def _is_expected_here(self, records: Buffer, at: int, header: BatchHeader) -> bool:
-        """Returns whether a batch must begin at the position: its offsets, or the batch behind it, say so."""
-        if not self.has_addresses:
-            return False
-        if self.position == self._origin and header.address != self.position:
-            ends = (self.position + header.size_bytes, header.next_offset)
-            return any(_address_at(records, at + end - self.position) == end for end in ends)
-        return True
 
     def _bad(
         self, records: Buffer, at: int, header: BatchHeader, problem: str, *, is_whole: bool = False
@@ -134,8 +128,8 @@ class Examiner:
     ) -> tuple[int | None, int]:
         """Returns the offset after a bad batch, None if nothing confirms one, and the batch's size."""
         left_bytes, size_bytes = len(records) - at, header.size_bytes
-        if not self._is_expected_here(records, at, header):
-            # Offsets that count records, or the first batch of a range that begins inside it.
+        if not self._is_addressed:
+            # Offsets that count records.
             is_ahead = 0 < header.next_offset - self.position < OFFSETS_MAX
             is_there = HEADER_SIZE_BYTES <= size_bytes <= left_bytes
             return (header.next_offset if is_ahead and is_there else None), size_bytes

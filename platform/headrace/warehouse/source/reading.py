@@ -8,13 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from headrace.warehouse.source.connection import (
-    CLIENT_ID,
-    Address,
-    SourceConnection,
-    fetch_frame,
-    fetched_partition,
-)
+from headrace.warehouse.source.connection import Address, SourceConnection, fetch_frame, fetched_partition
 from headrace.warehouse.source.errors import (
     BrokersUnreachableError,
     CorruptBatchesError,
@@ -24,7 +18,6 @@ from headrace.warehouse.source.errors import (
 from headrace.warehouse.source.examining import Batch, EndUnknownError, Examiner
 from headrace.warehouse.source.options import EARLIEST, RETRY_PAUSE_MS, SourceOptions
 from headrace.warehouse.source.ranges import Range
-from headrace.wire import features
 from headrace.wire.errors import ErrorCode, ProtocolError, WireError
 
 if TYPE_CHECKING:
@@ -194,10 +187,7 @@ def _stream(
     record's offset, and Apache Kafka may have compacted the last records away.
     """
     size_bytes = _request_size_bytes(range_.to_offset - position, 1.0, options)
-    # Both at once, so that what is asked first costs no round trip.
-    ask = features.encode_request(CLIENT_ID)
-    connection.send(ask + fetch_frame(range_.topic, range_.partition, position, size_bytes))
-    examiner.has_addresses = features.has_addresses(connection.receive())
+    connection.send(fetch_frame(range_.topic, range_.partition, position, size_bytes))
     examiner.resume_at(position)
     while True:
         result, is_throttled = fetched_partition(connection.receive())
@@ -210,7 +200,8 @@ def _stream(
                 _check_shown(result.high_watermark, range_)
                 yield None
             return
-        found, end_unknown = examiner.whole_batches(records)
+        address = result.address if result.address >= 0 else None
+        found, end_unknown = examiner.whole_batches(records, address)
         if not found:
             # A broker returns the first batch whole, however large it is.
             raise end_unknown or SourceError(

@@ -12,12 +12,11 @@ from headrace.client.errors import CorruptRecordsError
 from headrace.client.keeping import keep
 from headrace.client.partition_fetch import PartitionFetch
 from headrace.client.unpacking import ConsumerRecord, FetchedBatches, Unpacker
-from headrace.wire.batch import read_header
-from headrace.wire.records import Record, encode_batch
+from headrace.wire.fetch import FetchPartition, FetchPartitionResult
+from headrace.wire.records import Record, decode_records, encode_batch
 
 FETCHES_MAX = 200
 LARGE_BYTES = 1 << 19
-FETCH_MAX_BYTES = 1 << 20
 
 
 class Rot(NamedTuple):
@@ -32,7 +31,7 @@ class Reader:
     reading.
     """
 
-    def __init__(self, log: FakeLog, start: int, fetch_bytes: int, *, has_addresses: bool = True) -> None:
+    def __init__(self, log: FakeLog, start: int, fetch_bytes: int) -> None:
         self.log = log
         self.records: list[ConsumerRecord] = []
         self.bytes_read: dict[int, bytes] = {}
@@ -40,7 +39,10 @@ class Reader:
         self._state = PartitionFetch("t", 0, fetch_bytes)
         self._state.move_to(start)
         self._unpacker = Unpacker(check_crcs=True, decode_limit_bytes=1 << 20)
-        self._has_addresses = has_addresses
+
+    @property
+    def position(self) -> int:
+        return self._state.position or 0
 
     def read(self, *, whole_batches: bool = False) -> None:
         """Reads to the log's end."""
@@ -49,12 +51,9 @@ class Reader:
             if state.position == self.log.end:
                 return
             if not state.pieces:
-                records = self.log.read(state.fetch_position, state.fetch_bytes)
-                keep(
-                    *(state, memoryview(records), self.log.end),
-                    has_addresses=self._has_addresses,
-                    size_max_bytes=FETCH_MAX_BYTES,
-                )
+                part = FetchPartition(0, state.fetch_position, state.fetch_bytes)
+                records, address = self.log.read(part.fetch_offset, part.max_bytes), self.log.address_of(part)
+                keep(state, FetchPartitionResult(0, 0, self.log.end, memoryview(records), address=address))
             try:
                 while state.pieces:
                     if whole_batches:
@@ -80,12 +79,12 @@ class Reader:
 
 
 def make_log(sizes: list[tuple[int, int]], *, by_address: bool = True) -> tuple[FakeLog, list[int]]:
-    """Returns a log of batches of so many records of so many bytes, and where each begins."""
-    log, starts = FakeLog(by_address), []
+    """Returns a log of batches of so many records of so many bytes, and where each ends."""
+    log, ends = FakeLog(by_address), []
     for number, (count, size_bytes) in enumerate(sizes):
-        starts.append(log.end)
         log.append(encode_batch([Record(0, number, None, b"v" * size_bytes) for _ in range(count)]))
-    return log, starts
+        ends.append(log.end)
+    return log, ends
 
 
 def spoil(log: FakeLog, rot: Rot) -> None:
@@ -99,52 +98,52 @@ SIZES = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 200)), min_size=2, 
 
 @st.composite
 def rotten_logs(draw: st.DrawFn) -> tuple[list[tuple[int, int]], Rot, int, int]:
-    """Returns the sizes of a log's batches, the rot, the batch to begin at, and the size of a fetch."""
+    """Returns the sizes of a log's batches, the rot, where to begin, at or before it, and a fetch's size."""
     sizes = draw(SIZES)
     rot = Rot(draw(st.integers(0, len(sizes) - 1)), draw(st.integers(0, 63)))
-    return sizes, rot, draw(st.integers(0, rot.batch)), draw(st.sampled_from([1, 300, 1_000, LARGE_BYTES]))
+    _, ends = make_log(sizes)
+    begin = draw(st.integers(0, ends[rot.batch] - 1))
+    return sizes, rot, begin, draw(st.sampled_from([1, 300, 1_000, LARGE_BYTES]))
 
 
 SMALL = [(1, 0)] * 4
 
 
 @example((SMALL, Rot(1, 0), 0, LARGE_BYTES))  # in the middle of an answer
-@example((SMALL, Rot(1, 5), 1, LARGE_BYTES))  # first in an answer
+@example((SMALL, Rot(1, 5), 70, LARGE_BYTES))  # first in an answer, which begins inside it
 @example((SMALL, Rot(1, 5), 0, 1))  # alone in an answer
 @example((SMALL, Rot(3, 5), 0, 1))  # alone, at the log's end
 @given(rotten_logs())
 def test_each_record_that_is_returned_has_its_offset(
     made: tuple[list[tuple[int, int]], Rot, int, int],
 ) -> None:
-    sizes, rot, first, fetch_bytes = made
-    log, starts = make_log(sizes)
+    sizes, rot, begin, fetch_bytes = made
+    log, ends = make_log(sizes)
     expected = {record.offset: record.timestamp_ms for record in log.records()}
-    ends = [*starts[1:], log.end]
     spoil(log, rot)
-    reader = Reader(log, starts[first], fetch_bytes)
+    reader = Reader(log, begin, fetch_bytes)
     reader.read()
-    left_out = range(starts[rot.batch], ends[rot.batch])
+    left_out = range(max(begin, ends[rot.batch] - len(log.batches[rot.batch])), ends[rot.batch])
     assert reader.left_out == [(left_out.start, left_out.stop)]
     assert {record.offset: record.timestamp_ms for record in reader.records} == {
-        offset: time_ms
-        for offset, time_ms in expected.items()
-        if offset >= starts[first] and offset not in left_out
+        offset: time_ms for offset, time_ms in expected.items() if offset >= begin and offset not in left_out
     }
 
 
 @given(rotten_logs())
 def test_whole_batches_lie_at_their_addresses(made: tuple[list[tuple[int, int]], Rot, int, int]) -> None:
-    sizes, rot, first, fetch_bytes = made
-    log, starts = make_log(sizes)
-    whole = b"".join(log.batches)
-    end = [*starts[1:], log.end][rot.batch]
+    sizes, rot, begin, fetch_bytes = made
+    log, ends = make_log(sizes)
+    sound = list(log.batches)
     spoil(log, rot)
-    reader = Reader(log, starts[first], fetch_bytes)
+    reader = Reader(log, begin, fetch_bytes)
     reader.read(whole_batches=True)
-    assert reader.left_out == [(starts[rot.batch], end)]
-    for address, found in reader.bytes_read.items():
-        assert whole[address : address + len(found)] == found
-    assert sum(map(len, reader.bytes_read.values())) == log.end - starts[first] - (end - starts[rot.batch])
+    assert [end for _, end in reader.left_out] == [ends[rot.batch]]
+    found = b"".join(reader.bytes_read[address] for address in sorted(reader.bytes_read))
+    wanted = [i for i in range(len(sizes)) if ends[i] > begin and i != rot.batch]
+    assert found == b"".join(sound[i] for i in wanted)
+    for address, part in reader.bytes_read.items():
+        assert b"".join(sound)[address : address + len(part)] == part
 
 
 @given(SIZES, st.data())
@@ -164,27 +163,29 @@ def test_a_reader_that_begins_inside_a_batch_leaves_nothing_out(
 @given(SIZES, st.data())
 def test_a_batch_behind_a_gap_is_no_misplaced_one(sizes: list[tuple[int, int]], data: st.DataObject) -> None:
     """A broker passes over what an administrator set aside, and begins an answer behind it."""
-    log, starts = make_log(sizes)
-    gap = data.draw(st.integers(1, len(sizes) - 1))
-    before, behind = log.batches[:gap], b"".join(log.batches[gap + 1 :])
-    reader = Reader(log, 0, data.draw(st.sampled_from([1, 300, 1_000])))
-    del log.batches[gap:], log._ends[gap:]
-    whole_end, log.end = log.end, starts[gap]
-    reader.read()
-    assert len(reader.records) == sum(read_header(each).record_count for each in before)
-    if not behind:
-        return
-    log.batches = [bytes(behind)]
-    log._ends, log.end = [whole_end], whole_end
-    reader.read()
+    log, ends = make_log(sizes)
+    gap = data.draw(st.integers(0, len(sizes) - 1))
+    reader = Reader(
+        log, data.draw(st.integers(0, ends[gap] - 1)), data.draw(st.sampled_from([1, 300, 1_000]))
+    )
+    before = log.batches[:gap], log._ends[:gap], ends[gap - 1] if gap else 0
+    behind = log.batches[gap + 1 :], log._ends[gap + 1 :], log.end
+    expected = [each.offset for batch in (*before[0], *behind[0]) for each in decode_records(batch)]
+    begin = reader.position
+    log.batches, log._ends, log.end = before
+    if begin < log.end:
+        reader.read()
+    log.batches, log._ends, log.end = behind
+    if log.batches:
+        reader.read()
     assert reader.left_out == []
-    assert len(reader.records) == sum(count for i, (count, _) in enumerate(sizes) if i != gap)
+    assert [each.offset for each in reader.records] == [offset for offset in expected if offset >= begin]
 
 
 @given(SIZES, st.sampled_from([1, 300, LARGE_BYTES]))
 def test_offsets_that_count_records_are_not_compared(sizes: list[tuple[int, int]], fetch_bytes: int) -> None:
     log, _ = make_log(sizes, by_address=False)
-    reader = Reader(log, 0, fetch_bytes, has_addresses=False)
+    reader = Reader(log, 0, fetch_bytes)
     reader.read()
     assert reader.left_out == []
     assert [each.offset for each in reader.records] == list(range(log.end))
