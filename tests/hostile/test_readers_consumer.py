@@ -214,18 +214,18 @@ def test_a_bad_batch_is_named_though_another_partition_is_busy(fake_cluster: Sta
                 cluster.log(partition).append(batch)
         bad = cluster.log(1).batches
         bad[0] = flipped(read_header(bad[0]), bad[0])
-    with make(cluster, max_partition_fetch_bytes=3 * len(batch)) as consumer:
+    with make(cluster, max_partition_fetch_bytes=len(batch)) as consumer:
         consumer.assign([("t", 0), ("t", 1)])
         errors = records = 0
         deadline = time.monotonic() + WAIT_S
-        while records < 200 * RECORDS or not errors:
+        while records < 200 * RECORDS:
             assert time.monotonic() < deadline, (records, errors)
             try:
                 records += len(consumer.poll(0.2))
             except CorruptRecordsError as error:
                 assert (error.partition, error.offset) == (1, 0)
                 errors += 1
-        assert records == 200 * RECORDS
+        assert records == 200 * RECORDS and errors > 1
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
