@@ -173,8 +173,10 @@ class SimReader:
         log = self._logs[topic, partition]
         if not log.start <= address <= log.end:
             return RawBytes(ErrorCode.OFFSET_OUT_OF_RANGE, memoryview(b""), log.end)
-        found = next((each.data for each in log.batches if each.address <= address < each.end), b"")
-        return RawBytes(ErrorCode.NONE, memoryview(found), log.end)
+        found = next((each for each in log.batches if each.address <= address < each.end), None)
+        if found is None:
+            return RawBytes(ErrorCode.NONE, memoryview(b""), log.end)
+        return RawBytes(ErrorCode.NONE, memoryview(found.data), log.end, found.address)
 
 
 class SimAuditor:

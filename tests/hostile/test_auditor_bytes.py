@@ -48,11 +48,11 @@ class DamagedLog(RawReader):
                 break
             at += size_bytes
         if end - at <= max_bytes:
-            return RawBytes(ErrorCode.NONE, data[at:], end)
+            return RawBytes(ErrorCode.NONE, data[at:], end, at)
         first_size_bytes = self._size(at)
         if first_size_bytes is None:
             return RawBytes(ErrorCode.KAFKA_STORAGE_ERROR, data[:0], -1)
-        return RawBytes(ErrorCode.NONE, data[at : at + max(first_size_bytes, max_bytes)], end)
+        return RawBytes(ErrorCode.NONE, data[at : at + max(first_size_bytes, max_bytes)], end, at)
 
     def _size(self, at: int) -> int | None:
         try:
@@ -127,6 +127,26 @@ def test_flipped_bits_cost_only_their_own_batches(
                 and sum(counts[:index]) + count - 1 <= span.last_sequence
             ]
             assert len(spans) == 1
+
+
+class Served(DamagedLog):
+    """A broker that sends the bytes from a known start on without a look at them."""
+
+    def read(self, topic: str, partition: int, address: int, max_bytes: int = READ_MAX_BYTES) -> RawBytes:
+        at = max(start for start in self.known_starts if start <= address)
+        return RawBytes(ErrorCode.NONE, memoryview(bytes(self.log.data))[at:], self.log.end, at)
+
+
+@given(counts=st.lists(st.integers(1, 5), min_size=2, max_size=6), bit=st.integers(0, 63), data=st.data())
+def test_reading_goes_on_behind_a_batch_whose_offset_is_wrong(
+    counts: list[int], bit: int, data: st.DataObject
+) -> None:
+    log = log_of(counts)
+    index = data.draw(st.integers(0, len(counts) - 1))
+    start, end = log.cuts[index], log.cuts[index + 1]
+    address = data.draw(st.integers(start, end - 1))
+    log.data[start + 7 - bit // 8] ^= 1 << bit % 8
+    assert Served(log, log.cuts[:-1]).next_batch_after(TOPIC, 0, address) == end
 
 
 @pytest.mark.parametrize("starts_known", [True, False])

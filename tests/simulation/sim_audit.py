@@ -105,7 +105,10 @@ class _SourceLog(SimClient):
     def _fetch(self, address: int, max_bytes: int) -> Any:
         part = FetchPartition(0, address, max_bytes)
         return self._result(
-            fetch_call(FetchRequest(0, 0, max_bytes, [FetchTopic("", TOPIC_ID, [part])]), by_id=True)
+            fetch_call(
+                FetchRequest(0, 0, max_bytes, [FetchTopic("", TOPIC_ID, [part])], wants_addresses=True),
+                by_id=True,
+            )
         )
 
     def since(self, address: int) -> list[Stored]:
@@ -128,7 +131,7 @@ class _SourceLog(SimClient):
     def read(self, address: int, max_bytes: int) -> RawBytes:
         result = self._fetch(address, max_bytes)
         records = memoryview(bytes(result.records or b""))
-        return RawBytes(ErrorCode(result.error_code), records, result.high_watermark)
+        return RawBytes(ErrorCode(result.error_code), records, result.high_watermark, result.address)
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         result = self._result(leader_epochs_call({TOPIC: {0: epoch}}))

@@ -95,7 +95,12 @@ def is_good_at(buffer: Buffer, position: int, address: int) -> bool:
     if position + HEADER_SIZE_BYTES > len(buffer):
         return False
     header = BatchHeader._make(HEADER.unpack_from(buffer, position))
-    if not _is_believable(header, address):
+    return _is_believable(header, address) and is_whole(buffer, position, header)
+
+
+def is_whole(buffer: Buffer, position: int, header: BatchHeader) -> bool:
+    """Whether all of the batch at `position` is there, with a right checksum; its offsets may be wrong."""
+    if header.size_bytes < HEADER_SIZE_BYTES:
         return False
     try:
         verify(buffer, position, header)

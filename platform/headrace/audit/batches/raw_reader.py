@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final, NamedTuple
 
-from headrace.audit.batches.damage import BATCH_SIZE_MAX_BYTES, is_good_at
+from headrace.audit.batches.damage import BATCH_SIZE_MAX_BYTES, is_good_at, is_whole
 from headrace.client.calls import LATEST, Call, fetch_call, leader_epochs_call, list_offsets_call
 from headrace.client.errors import BrokerError, NetworkError
 from headrace.client.network import Network
@@ -25,11 +25,29 @@ PROBES_MAX: Final = 80  # Fetches that look for the end of a stretch without bat
 
 
 class RawBytes(NamedTuple):
-    """What a broker answered to one Fetch: an error, or bytes as they are stored."""
+    """What a broker answered to one Fetch: an error, or bytes as they are stored, which begin at `address`.
+
+    -1: an older broker, which does not say where they begin.
+    """
 
     error: ErrorCode
     buffer: memoryview
     high_watermark: int
+    address: int = -1
+
+    @property
+    def header(self) -> BatchHeader | None:
+        """The first batch's header, whatever it says; None without one."""
+        if len(self.buffer) < HEADER_SIZE_BYTES:
+            return None
+        return BatchHeader._make(HEADER.unpack_from(self.buffer, 0))
+
+    @property
+    def place(self) -> int:
+        """The address of the first batch: by its place in the log, if that is known, else by its offsets."""
+        if self.address >= 0 or self.header is None:
+            return self.address
+        return self.header.address
 
 
 class RawReader:
@@ -51,6 +69,7 @@ class RawReader:
             min_bytes=0,
             max_bytes=part.max_bytes,
             topics=[FetchTopic(topic, NO_UUID, [part])],
+            wants_addresses=True,
         )
         body = self._send(topic, partition, fetch_call(request))
         if body.error_code:
@@ -60,7 +79,7 @@ class RawReader:
             self._network.request_update()
             raise BrokerError(result.error_code, f"{topic}-{partition}")
         records = result.records if isinstance(result.records, memoryview) else memoryview(b"")
-        return RawBytes(ErrorCode(result.error_code), records, result.high_watermark)
+        return RawBytes(ErrorCode(result.error_code), records, result.high_watermark, result.address)
 
     def end(self, topic: str, partition: int) -> int | None:
         """Returns the log's end; None if the broker does not tell it. Raises `ClientError`."""
@@ -111,10 +130,12 @@ class RawReader:
         Raises `ClientError` if no broker answers.
         """
         read = self.read(topic, partition, address, 1)
-        if read.error is ErrorCode.NONE and len(read.buffer) >= HEADER_SIZE_BYTES:
-            header = BatchHeader._make(HEADER.unpack_from(read.buffer, 0))
-            if header.is_stored_at(header.address) and header.address <= address < header.next_offset:
+        header, place = read.header, read.place
+        if read.error is ErrorCode.NONE and header is not None:
+            if header.is_stored_at(place) and place <= address < header.next_offset:
                 return header.next_offset
+            if read.address >= 0 and is_whole(read.buffer, 0, header):
+                return place + header.size_bytes  # its offsets alone are wrong
         end = self.end(topic, partition)
         if end is None or end <= address:
             return None
@@ -123,10 +144,9 @@ class RawReader:
     def _batch_at(self, topic: str, partition: int, offset: int) -> int | None:
         """Returns the address of the good batch in which `offset` lies; None if the broker gives none."""
         read = self.read(topic, partition, offset, 1)
-        if read.error is not ErrorCode.NONE or len(read.buffer) < HEADER_SIZE_BYTES:
+        if read.error is not ErrorCode.NONE or read.header is None:
             return None
-        address = BatchHeader._make(HEADER.unpack_from(read.buffer, 0)).address
-        return address if address <= offset and is_good_at(read.buffer, 0, address) else None
+        return read.place if read.place <= offset and is_good_at(read.buffer, 0, read.place) else None
 
     def _send(self, topic: str, partition: int, call: Call) -> Any:
         """Sends to the partition's leader and returns the response's body. Raises `ClientError`."""

@@ -24,7 +24,6 @@ from headrace.audit.counting.partition_counter import (
 from headrace.audit.topic.records import DATACENTER_TIER, HeartbeatRecord
 from headrace.audit.topic.recounts import AUDITOR_ENDED, COPY_MADE_AGAIN, RecountRecord
 from headrace.client.errors import ClientError
-from headrace.wire.batch import HEADER, HEADER_SIZE_BYTES, BatchHeader
 from headrace.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -316,15 +315,15 @@ def _problem_with(reader: RawReader, key: Key, mark: Mark, start_address: int) -
         return f"the log does not reach address {last.address}"
     if read.error is not ErrorCode.NONE:
         return ""  # damage is another finding
-    if len(read.buffer) < HEADER_SIZE_BYTES:
+    header, place = read.header, read.place
+    if header is None:
         if last.leader_epoch < 0:
             return f"the log ends at {read.high_watermark}"
         raise NotReadableYetError(f"{key[0]}-{key[1]} does not show address {last.address} yet")
-    header = BatchHeader._make(HEADER.unpack_from(read.buffer, 0))
-    if header.address == last.address and (header.crc, header.partition_leader_epoch) == last[1:]:
+    if place == last.address and (header.crc, header.partition_leader_epoch) == last[1:]:
         return ""
-    if not header.is_stored_at(header.address):
+    if not header.is_stored_at(place):
         return ""  # damage is another finding
-    found = f"leader epoch {header.partition_leader_epoch} with CRC {header.crc:#010x} at {header.address}"
+    found = f"leader epoch {header.partition_leader_epoch} with CRC {header.crc:#010x} at {place}"
     counted = f"epoch {last.leader_epoch} with CRC {last.crc:#010x}"
     return f"at {last.address} the log has a batch of {found}, not that of {counted}"
