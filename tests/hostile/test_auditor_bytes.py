@@ -147,6 +147,24 @@ def test_reading_goes_on_behind_a_batch_whose_offset_is_wrong(
     address = data.draw(st.integers(start, end - 1))
     log.data[start + 7 - bit // 8] ^= 1 << bit % 8
     assert Served(log, log.cuts[:-1]).next_batch_after(TOPIC, 0, address) == end
+    counter = counter_of()
+    counter.skip_to(start)
+    assert count_past_damage(Served(log, log.cuts[:-1]), counter) == ("", None)
+    _, corrupt = split(counter)
+    assert [(each.from_address, each.to_address) for each in corrupt] == [(start, end)]
+
+
+def test_a_good_batch_behind_a_gap_is_not_passed_over() -> None:
+    """The place was set aside between two reads."""
+    log = log_of([2, 3, 4])
+    reader = Served(log, [])
+
+    def behind_gap(topic: str, partition: int, address: int, max_bytes: int = READ_MAX_BYTES) -> RawBytes:
+        at = log.cuts[2]
+        return RawBytes(ErrorCode.NONE, memoryview(bytes(log.data))[at:], log.end, at)
+
+    reader.read = behind_gap  # type: ignore[method-assign]
+    assert reader.next_batch_after(TOPIC, 0, log.cuts[1]) == log.cuts[2]
 
 
 @pytest.mark.parametrize("starts_known", [True, False])

@@ -276,8 +276,10 @@ class Faults:
             return
         session, number = broker.session, broker.number
         in_minority = self._clock.chance(0.5)
+        what = f"the ZooKeeper of broker {number} is {'in a minority' if in_minority else 'behind'}"
+        if what in self.active:
+            return  # the broker was started again meanwhile: its new session would never be healed
         session.fall_behind(may_write=not in_minority)
-        which = "in a minority" if in_minority else "behind"
 
         def heal() -> None:
             session.catch_up()
@@ -289,7 +291,7 @@ class Faults:
 
         self.inject(
             f"zookeeper-{'minority' if in_minority else 'lag'}",
-            f"the ZooKeeper of broker {number} is {which}",
+            what,
             heal,
             self._clock.between(100, 3_000),
         )

@@ -27,7 +27,7 @@ PROBES_MAX: Final = 80  # Fetches that look for the end of a stretch without bat
 class RawBytes(NamedTuple):
     """What a broker answered to one Fetch: an error, or bytes as they are stored, which begin at `address`.
 
-    -1: an older broker, which does not say where they begin.
+    -1: without any bytes, or from an older broker, which does not say it.
     """
 
     error: ErrorCode
@@ -132,9 +132,12 @@ class RawReader:
         read = self.read(topic, partition, address, 1)
         header, place = read.header, read.place
         if read.error is ErrorCode.NONE and header is not None:
+            if read.address > address:
+                return read.address  # behind a gap
             if header.is_stored_at(place) and place <= address < header.next_offset:
                 return header.next_offset
-            if read.address >= 0 and is_whole(read.buffer, 0, header):
+            is_told = 0 <= read.address <= address < place + header.size_bytes
+            if is_told and is_whole(read.buffer, 0, header):
                 return place + header.size_bytes  # its offsets alone are wrong
         end = self.end(topic, partition)
         if end is None or end <= address:

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 from headrace.audit.batches.damage import Damage, damage_of, is_good_at, missing_bytes, walk
 from headrace.audit.batches.raw_reader import READ_AGAIN_MAX_BYTES, READ_MAX_BYTES, RawBytes, RawReader
 from headrace.audit.counting.partition_counter import PartitionCounter
-from headrace.wire.batch import HEADER, HEADER_SIZE_BYTES, BatchHeader
 from headrace.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -46,10 +45,10 @@ def count_past_damage(reader: RawReader, counter: PartitionCounter, *, gives_up:
         if gives_up:
             return _skip_to_readable(reader, counter, problem)
         return Salvaged(stuck=f"{topic}-{number} at address {address}: {problem}")
-    if not read.buffer:
-        return Salvaged()
-    holding = _batch_that_holds(read.buffer, address)
-    if holding is not None and base == address:
+    if not read.buffer or base > address:
+        return Salvaged()  # the consumer will meet the gap, too
+    holding = _batch_that_holds(read, address)
+    if holding is not None and (base == address or read.address >= 0):
         return Salvaged(jump_to=holding)
     damages = 0
     for step in walk(read.buffer, base):
@@ -104,9 +103,11 @@ def _read(reader: RawReader, counter: PartitionCounter) -> tuple[int, RawBytes]:
         read = reader.read(topic, number, address, max(READ_MAX_BYTES, len(read.buffer) + missing))
     base = None if counter.last is None else counter.last.address
     if read.error is ErrorCode.NONE or base is None or base >= address:
-        return address, read
+        return (address if read.address < 0 else read.address), read
     for max_bytes in (READ_MAX_BYTES, READ_AGAIN_MAX_BYTES):
         earlier = reader.read(topic, number, base, max_bytes)
+        if earlier.address not in (-1, base):
+            return address, read
         if earlier.error is ErrorCode.NONE and len(earlier.buffer) > address - base:
             return base, earlier
     return address, read
@@ -131,10 +132,9 @@ def _skip_to_readable(reader: RawReader, counter: PartitionCounter, cause: str) 
     return Salvaged()
 
 
-def _batch_that_holds(buffer: memoryview, address: int) -> int | None:
+def _batch_that_holds(read: RawBytes, address: int) -> int | None:
     """Returns where the first batch begins if it is good and begins before `address`, which lies in it."""
-    if len(buffer) < HEADER_SIZE_BYTES:
+    header, place = read.header, read.place
+    if header is None or not place < address < header.next_offset:
         return None
-    header = BatchHeader._make(HEADER.unpack_from(buffer, 0))
-    is_before = header.address < address < header.next_offset
-    return header.address if is_before and is_good_at(buffer, 0, header.address) else None
+    return place if is_good_at(read.buffer, 0, place) else None
