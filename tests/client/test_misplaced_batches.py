@@ -146,6 +146,27 @@ def test_whole_batches_lie_at_their_addresses(made: tuple[list[tuple[int, int]],
         assert b"".join(sound)[address : address + len(part)] == part
 
 
+@given(SIZES, st.data(), st.sampled_from([1, 300, 1_000, LARGE_BYTES]), st.integers(0, 60), st.integers(0, 7))
+def test_a_flipped_bit_of_a_header_costs_its_batch_and_no_other(
+    sizes: list[tuple[int, int]], data: st.DataObject, fetch_bytes: int, at: int, bit: int
+) -> None:
+    log, ends = make_log(sizes)
+    bad = data.draw(st.integers(0, len(sizes) - 1))
+    expected = {
+        each.offset for i, batch in enumerate(log.batches) if i != bad for each in decode_records(batch)
+    }
+    batch = bytearray(log.batches[bad])
+    batch[at] ^= 1 << bit
+    start = ends[bad] - len(batch)
+    log.batches[bad] = bytes(batch)
+    reader = Reader(log, 0, fetch_bytes)
+    reader.read()
+    is_epoch = 12 <= at < 16  # no checksum covers it, and no record depends on it
+    assert reader.left_out == ([] if is_epoch else [(start, ends[bad])])
+    found = {each.offset for each in reader.records}
+    assert found >= expected if is_epoch else found == expected
+
+
 @given(SIZES, st.data())
 def test_a_reader_that_begins_inside_a_batch_leaves_nothing_out(
     sizes: list[tuple[int, int]], data: st.DataObject

@@ -286,19 +286,18 @@ class Consumer(Client):
                     if not is_passed and taken:
                         return taken  # the next poll raises it
                     if not is_passed:
-                        self._fetcher.fetch_again(state)
+                        self._fetcher.fetch_again(state)  # its broker may mend it, or another one may lead
                         raise
         return taken
 
     def _pass(self, state: PartitionFetch, error: CorruptRecordsError) -> bool:
         """Leaves a bad batch out if that is allowed and possible; first it is fetched once more.
 
-        Returns False if the error has to be raised. Then the batch is fetched again: its broker may mend it,
-        or another one may lead.
+        Returns False if the error has to be raised.
         """
         self._unpacker.forget((state.topic, state.partition))
         if state.suspect != error.offset:
-            state.suspect = error.offset
+            state.suspect, state.refusals = error.offset, 0
             state.rewind()
             return True
         if not self._skips_corrupt or error.next_offset is None:

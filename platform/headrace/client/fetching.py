@@ -147,9 +147,12 @@ class Fetcher:
                 yield state
 
     def fetch_again(self, state: PartitionFetch) -> None:
-        """Gives up what was prefetched of a partition; it is fetched again, after a pause."""
+        """Gives up what was prefetched behind a bad batch; it is fetched again, after longer and longer
+        pauses.
+        """
+        state.refusals += 1
         state.rewind()
-        self._wait(state)
+        state.not_before_s = self._clock() + self._settings.backoff.delay_s(state.refusals, self._draw)
 
     def next_retry_s(self) -> float | None:
         """Returns when the backoff of the first waiting partition ends."""

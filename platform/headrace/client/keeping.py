@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from headrace.client.partition_fetch import MisplacedError, PartitionFetch, Piece, check_offsets
-from headrace.wire.batch import hop
+from headrace.wire.batch import HEADER_SIZE_BYTES, hop, read_header
 from headrace.wire.errors import CorruptBatchError
 from headrace.wire.fetch import FetchPartitionResult
 
@@ -33,6 +33,10 @@ def keep(state: PartitionFetch, result: FetchPartitionResult) -> None:
             check_offsets(header, high_watermark)
             end, next_offset = at + size_bytes, batch_end
             state.lineage.note(header)
+        if not end and address is not None and len(records) >= HEADER_SIZE_BYTES:
+            first = read_header(records)
+            if first.address != address:  # its length may be wrong: more bytes would not help
+                raise MisplacedError(first, address)
     except CorruptBatchError:
         end = len(records)  # `poll` raises the error once it arrives at this batch
         state.not_before_s = math.inf  # and until then there is nothing to fetch behind it

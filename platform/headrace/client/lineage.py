@@ -79,7 +79,9 @@ class ReadLineage:
         return min(position, claim.end_offset, *later[:1])
 
     def before(self, offset: int) -> ReadLineage:
-        """Returns what is known of the part before `offset`."""
+        """Returns what is known of the part before `offset`; its last batch only if that ends there."""
         kept = ReadLineage()
+        if self._last is not None and self._last.next_offset == offset:
+            kept._last = self._last
         kept._starts.extend(each for each in self._starts if each[1] < offset)
         return kept

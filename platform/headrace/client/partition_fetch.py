@@ -57,6 +57,7 @@ class PartitionFetch:
         "paused",
         "pieces",
         "position",
+        "refusals",
         "reset_to",
         "suspect",
         "topic",
@@ -93,6 +94,8 @@ class PartitionFetch:
         self.paused = False
         self.suspect: int | None = None
         """The position at which a fetched batch was bad; it is fetched once more before it is skipped."""
+        self.refusals = 0
+        """How often the batch there was an error."""
 
     @property
     def buffered_bytes(self) -> int:

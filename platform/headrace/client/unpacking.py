@@ -189,22 +189,53 @@ class Unpacker:
         if piece.address is not None and piece.is_misplaced(header, piece.at):
             verify(piece.buffer, piece.at, header)  # so that its length is right
             error = MisplacedError(header, piece.address + piece.at)
-            position = state.position or 0
-            raise CorruptRecordsError(state.topic, state.partition, position, str(error), error.end_offset)
+            raise _error(state, piece, str(error), error.end_offset)
 
 
 def corrupt(state: PartitionFetch, piece: Piece, problem: str) -> CorruptRecordsError:
     """Returns the error for the first batch of a piece, with the offset behind it if that is known."""
     position = state.position or 0
+    next_offset = _end_by_numbers(piece, position) if piece.address is None else _end_by_place(piece)
+    return _error(state, piece, problem, next_offset)
+
+
+def _error(state: PartitionFetch, piece: Piece, problem: str, next_offset: int | None) -> CorruptRecordsError:
+    position = state.position or 0
+    if next_offset is not None and not position < next_offset <= piece.high_watermark:
+        next_offset = None
+    return CorruptRecordsError(state.topic, state.partition, position, problem, next_offset)
+
+
+def _end_by_numbers(piece: Piece, position: int) -> int | None:
+    """Returns the offset behind a bad batch of a broker that does not say where its records begin."""
     next_offset: int | None = None
     if len(piece.buffer) - piece.at >= HEADER_SIZE_BYTES:
         next_offset = BatchHeader._make(HEADER.unpack_from(piece.buffer, piece.at)).next_offset
     behind = _following(piece)
     if behind is not None and not position < (next_offset or 0) <= behind.base_offset:
         next_offset = behind.base_offset  # the offsets of the bad batch are wrong: nothing lies between
-    if next_offset is not None and not position < next_offset <= piece.high_watermark:
-        next_offset = None
-    return CorruptRecordsError(state.topic, state.partition, position, problem, next_offset)
+    return next_offset
+
+
+def _end_by_place(piece: Piece) -> int | None:
+    """Returns where a bad batch ends, by its length or its offsets: if they agree, if only one of them is
+    possible, or else by what begins or ends there. All of the batch is in the answer.
+    """
+    assert piece.address is not None
+    if len(piece.buffer) - piece.at < HEADER_SIZE_BYTES:
+        return None
+    header = BatchHeader._make(HEADER.unpack_from(piece.buffer, piece.at))
+    place, answer_end = piece.address + piece.at, piece.address + len(piece.buffer)
+    ends = {place + header.size_bytes, header.next_offset}
+    possible = [end for end in ends if place + HEADER_SIZE_BYTES <= end <= answer_end]
+    if len(possible) > 1:
+        possible = [end for end in possible if end == answer_end or _begins_at(piece, end)]
+    return possible[0] if len(possible) == 1 else None
+
+
+def _begins_at(piece: Piece, address: int) -> bool:
+    behind = _header_at(piece, address - (piece.address or 0))
+    return behind is not None and behind.address == address
 
 
 def _is_misplaced(header: BatchHeader, behind: BatchHeader, position: int) -> bool:

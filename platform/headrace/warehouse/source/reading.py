@@ -208,6 +208,11 @@ def _stream(
                 f"{_name(range_)} at offset {position}: {len(records)} bytes without a whole batch"
             )
         last = found[-1]
+        if not position < last.header.next_offset <= result.high_watermark:
+            raise SourceError(
+                f"{_name(range_)} at offset {position}: the broker sent batches that end at "
+                f"{last.header.next_offset}, of a log that ends at {result.high_watermark}"
+            )
         bytes_per_offset = (last.at + last.header.size_bytes) / max(1, last.header.next_offset - position)
         position = last.header.next_offset
         more = position < range_.to_offset
