@@ -136,8 +136,8 @@ class RawReader:
                 return read.address  # behind a gap
             if header.is_stored_at(place) and place <= address < header.next_offset:
                 return header.next_offset
-            is_told = 0 <= read.address <= address < place + header.size_bytes
-            if is_told and is_whole(read.buffer, 0, header):
+            holds_it = 0 <= read.address <= address < place + header.size_bytes
+            if holds_it and is_whole(read.buffer, 0, header):
                 return place + header.size_bytes  # its offsets alone are wrong
         end = self.end(topic, partition)
         if end is None or end <= address:
