@@ -144,14 +144,17 @@ class Disks:
             self.durable[str(path)] = min(kept, durable)
         return lost_bytes
 
-    def rot(self, folder: Path) -> str | None:
-        """Flips a bit of a batch that is durable; returns where, None if there is none."""
-        paths = [path for path in sorted(folder.glob(SEGMENTS)) if self.durable.get(str(path), 0)]
+    def rot(self, folder: Path, others: Sequence[Path]) -> str | None:
+        """Flips a bit of a batch that is durable there and in all others; returns where, None if there is
+        none. Of the only copy of a batch that nobody acknowledged no replica could be mended.
+        """
+        held = {path: self._shared_bytes(path, folder, others) for path in sorted(folder.glob(SEGMENTS))}
+        paths = [path for path in held if held[path]]
         if not paths:
             return None
         path = self._draw.choice(paths)
         data = bytearray(path.read_bytes())
-        batches = list(hop(memoryview(data)[: self.durable[str(path)]]))
+        batches = list(hop(memoryview(data)[: held[path]]))
         if not batches:
             return None
         start, header = self._draw.choice(batches)
@@ -160,6 +163,11 @@ class Disks:
             file.seek(start + within)
             file.write(bytes([data[start + within] ^ 1 << self._draw.randrange(8)]))
         return f"{path.name}, byte {within} of the batch at {start}"
+
+    def _shared_bytes(self, path: Path, folder: Path, others: Sequence[Path]) -> int:
+        """Returns how many bytes of a file are durable in this folder and in all others."""
+        places = (path, *(other / path.relative_to(folder) for other in others))
+        return min(self.durable.get(str(place), 0) for place in places)
 
     def copy(self, folder: Path, target: Path) -> None:
         """Copies what is durable of a disk."""

@@ -75,7 +75,8 @@ class DiskFaults:
         number = self._faults.pick()
         if not self._may_lose():
             return
-        where = self._world.disks.rot(self._world.folder_of(number))
+        others = [self._world.folder_of(other) for other in self._world.brokers if other != number]
+        where = self._world.disks.rot(self._world.folder_of(number), others)
         if where is None:
             return
         self._world.reread()
