@@ -154,6 +154,19 @@ def test_reading_goes_on_behind_a_batch_whose_offset_is_wrong(
     assert [(each.from_address, each.to_address) for each in corrupt] == [(start, end)]
 
 
+@pytest.mark.parametrize("index", range(4))
+def test_a_damaged_batch_that_begins_before_what_is_counted_is_set_aside(index: int) -> None:
+    """The log was exchanged: its batches begin elsewhere."""
+    log = log_of([3, 1, 4, 2])
+    start, end = log.cuts[index], log.cuts[index + 1]
+    log.data[end - 1] ^= 1
+    counter = counter_of()
+    counter.skip_to(start + 5)
+    assert count_past_damage(Served(log, log.cuts[:-1]), counter) == ("", None)
+    _, corrupt = split(counter)
+    assert [(each.from_address, each.to_address) for each in corrupt] == [(start + 5, end)]
+
+
 def test_a_good_batch_behind_a_gap_is_not_passed_over() -> None:
     """The place was set aside between two reads."""
     log = log_of([2, 3, 4])
