@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.broker.leadership.controller import leaderless_warnings
 from headrace.broker.leadership.decisions import (
     Brokers,
     cancel,
@@ -17,6 +18,7 @@ from headrace.broker.leadership.decisions import (
     reassign,
     without,
 )
+from headrace.coordination.partition_states import PartitionChange
 from headrace.coordination.topics import NO_LEADER, PartitionState
 
 IDS = range(1, 6)
@@ -70,6 +72,22 @@ def test_an_election_keeps_what_must_hold_in_every_state(
         assert set(after.isr) <= known.alive
     once_more = replace(known, bounced=frozenset())
     assert elect(after, once_more, unclean=unclean) == after, "nothing changes twice"
+
+
+def test_the_log_says_what_gives_a_partition_a_leader_again() -> None:
+    def lost(number: int, isr: tuple[int, ...]) -> PartitionChange:
+        before = PartitionState(1, 4, (1, 2), (1,))
+        return PartitionChange("t", number, before, replace(before, leader=NO_LEADER, isr=isr), {})
+
+    assert leaderless_warnings([]) == []
+    assert leaderless_warnings([lost(number, (1,)) for number in range(12)]) == [
+        "without a leader until an in-sync replica returns: "
+        + ", ".join(f"t-{number}" for number in range(10))
+        + " and 2 more"
+    ]
+    first, second = leaderless_warnings([lost(0, ()), lost(1, (1,))])
+    assert first.endswith("returns: t-1")
+    assert "disks of all in-sync replicas are gone: t-0; bring one of these disks back" in second
 
 
 @given(states(), st.lists(brokers(), max_size=6))

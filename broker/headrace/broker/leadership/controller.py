@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -77,6 +77,27 @@ def _relied_on(cluster: Cluster, before: int, leader: int) -> Mapping[int, int]:
     it may have an empty disk."""
     known = None if leader == before else cluster.brokers.get(leader)
     return {} if known is None else {leader: known.epoch}
+
+
+def leaderless_warnings(changes: Sequence[PartitionChange]) -> list[str]:
+    """Returns what the log says of partitions that have lost their leaders, and what ends that."""
+    waiting = [change for change in changes if change.new.isr]
+    bereft = [change for change in changes if not change.new.isr]
+    warnings = []
+    if waiting:
+        warnings.append(f"without a leader until an in-sync replica returns: {_named(waiting)}")
+    if bereft:
+        warnings.append(
+            "without a leader, and the disks of all in-sync replicas are gone: "
+            f"{_named(bereft)}; bring one of these disks back, or let another replica lead by "
+            "`kafka-leader-election --election-type unclean`, without what only they had"
+        )
+    return warnings
+
+
+def _named(changes: Sequence[PartitionChange]) -> str:
+    named = ", ".join(f"{change.topic}-{change.partition}" for change in changes[:NAMED_MAX])
+    return named + ("" if len(changes) <= NAMED_MAX else f" and {len(changes) - NAMED_MAX} more")
 
 
 class Controller:
@@ -223,12 +244,8 @@ class Controller:
             len(elected) - len(leaderless),
             len(leaderless),
         )
-        if leaderless:
-            logger.warning(
-                "without a leader until an in-sync replica returns: %s%s",
-                ", ".join(f"{change.topic}-{change.partition}" for change in leaderless[:NAMED_MAX]),
-                "" if len(leaderless) <= NAMED_MAX else f" and {len(leaderless) - NAMED_MAX} more",
-            )
+        for warning in leaderless_warnings(leaderless):
+            logger.warning(warning)
         for problem in problems:
             if isinstance(problem, CorruptNodeError | TooLargeError):
                 logger.error("controller: %s", problem)
