@@ -22,6 +22,7 @@ from headrace.wire.primitives import REQUEST_ITEMS_MAX, uvarint
 
 # About 50 ms at most on a quiet core; before, 1 to 24 s. Other programs on the same core make CPU dearer.
 TURN_MAX_S: Final = 0.25
+ANSWER_MAX_S: Final = 240.0  # the whole request, beside other tests: thousands of writes to ZooKeeper
 ROOM: Final = 10  # items that requests have beside the array that is tested
 ITEMS: Final = REQUEST_ITEMS_MAX - ROOM
 HOT_ITEMS: Final = produce.REQUEST_PARTITIONS_MAX - ROOM
@@ -284,7 +285,7 @@ def framed(body: bytes) -> bytes:
 @pytest.mark.parametrize("frame", (*HOT, *CONTROL), ids=lambda frame: frame.__name__)
 def test_the_largest_request_takes_no_long_turn(broker: MeasuredBroker, others: Others, frame: Frame) -> None:
     body = frame(HOT_ITEMS if frame in HOT else ITEMS)
-    with RawClient(broker.bootstrap) as client:
+    with RawClient(broker.bootstrap, timeout_s=ANSWER_MAX_S) as client:
         broker.forget_turns()
         client.send(framed(body))
         response = client.receive()
