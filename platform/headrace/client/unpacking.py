@@ -152,7 +152,7 @@ class Unpacker:
         position = state.position or 0
         # Offsets that count records are compared with those of the next batch alone.
         behind = _header_at(piece, piece.at + header.size_bytes) if piece.address is None else None
-        if behind is not None and _is_misplaced(header, behind, position):
+        if behind is not None and _overlaps(header, behind, position):
             problem = f"a batch with the offsets {header.base_offset} to {header.next_offset - 1}, but the "
             raise corrupt(state, piece, f"{problem}next one begins at {behind.base_offset}")
         if header.is_control:
@@ -238,7 +238,7 @@ def _begins_at(piece: Piece, address: int) -> bool:
     return behind is not None and behind.address == address
 
 
-def _is_misplaced(header: BatchHeader, behind: BatchHeader, position: int) -> bool:
+def _overlaps(header: BatchHeader, behind: BatchHeader, position: int) -> bool:
     """Whether the offsets of a batch overlap those of the next one, and are the wrong ones of the two: it
     does not begin at `position`, neither by its offsets nor by its address.
     """
