@@ -12,7 +12,9 @@ from kio.schema.metadata.v12.request import MetadataRequest
 
 from fix_broker import BrokerCluster, RawClient, StartCluster
 from fix_zookeeper import ZooKeeperRoom
+from headrace.broker.leadership.config_of import config_of
 from headrace.broker.leadership.controller import Controller
+from headrace.broker.settings.config import BrokerConfig
 from headrace.coordination import znodes
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
 from headrace.coordination.election import controller_of
@@ -182,7 +184,9 @@ def test_a_topic_that_is_newer_than_the_known_brokers_keeps_its_leader(zookeeper
         brokers, topics = BrokerRegistry(session), TopicRegistry(session)
         for broker_id in (1, 2):
             brokers.register(BrokerRegistration(broker_id, "127.0.0.1", 9092, "test"))
-        controller = Controller(session, 1, lambda _: None, lambda _: False, rebalance_interval_s=None)
+        controller = Controller(
+            session, 1, lambda _: None, config_of(BrokerConfig()), rebalance_interval_s=None
+        )
         controller.start()
         try:
             wait_for(lambda: controller_of(session) == 1)

@@ -13,7 +13,9 @@ import pytest
 
 from fix_broker import BrokerCluster, StartCluster
 from fix_zookeeper import ZooKeeperRoom
+from headrace.broker.leadership.config_of import config_of
 from headrace.broker.leadership.departure import LED_WAIT_MAX_S, give_away, wait_until_led
+from headrace.broker.settings.config import BrokerConfig
 from headrace.coordination import znodes
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
 from headrace.coordination.handled_brokers import HandledBrokers
@@ -115,10 +117,10 @@ def test_a_change_by_others_meanwhile_is_taken_into_account(zookeeper: ZooKeeper
         registered(session, 2, 3, handled=(2, 3))
         shrunk = PartitionState(1, 0, (1, 2, 3), (1, 3))
         registry.set_partition_state("t", 0, shrunk, expected=topic.partitions[0])
-        changes = give_away(registry, 1, {"t": topic}, [1, 2, 3])
+        changes = give_away(registry, 1, {"t": topic}, [1, 2, 3], config_of(BrokerConfig()))
         assert sorted(change.partition for change in changes) == [0, 1]
         assert registry.get("t").partitions == {
-            0: PartitionState(3, 1, (1, 2, 3), (3,)),
+            0: PartitionState(3, 1, (1, 2, 3), (3,), elr=(1,)),
             1: PartitionState(2, 1, (1, 2, 3), (2, 3)),
         }
 
@@ -129,7 +131,7 @@ def test_a_broker_that_came_back_unseen_by_a_controller_is_given_nothing(zookeep
         registry = TopicRegistry(session)
         registered(session, 2, 3, handled=(3,))
         topic = registry.create("t", uuid4(), {0: (1, 2, 3), 1: (1, 2)})
-        changes = give_away(registry, 1, {"t": topic}, [1, 2, 3])
+        changes = give_away(registry, 1, {"t": topic}, [1, 2, 3], config_of(BrokerConfig()))
         assert [change.partition for change in changes] == [0]
         assert registry.get("t").partitions == {
             0: PartitionState(3, 1, (1, 2, 3), (2, 3)),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import uuid
 
 from fix_zookeeper import ZooKeeperRoom
+from headrace.broker.leadership.config_of import config_of
 from headrace.broker.leadership.controller import Controller
+from headrace.broker.settings.config import BrokerConfig
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
 from headrace.coordination.election import Reign
 from headrace.coordination.handled_brokers import HandledBrokers
@@ -23,7 +25,9 @@ def test_a_topic_of_before_a_registration_gets_a_new_epoch_with_it(zookeeper: Zo
         topics.create("t", uuid.uuid4(), {0: (1, 2)})
         for number in (1, 2):
             registry.register(BrokerRegistration(number, "127.0.0.1", 9092, "east"))
-        controller = Controller(session, 2, lambda _: None, lambda _: False, rebalance_interval_s=None)
+        controller = Controller(
+            session, 2, lambda _: None, config_of(BrokerConfig()), rebalance_interval_s=None
+        )
         controller.topics_changed({})
         controller.brokers_changed(registry.live())
         controller._act(REIGN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headrace.broker.leadership.controller import leaderless_warnings
@@ -17,9 +17,10 @@ from headrace.broker.leadership.decisions import (
     prefer,
     reassign,
     without,
+    without_log,
 )
 from headrace.coordination.partition_states import PartitionChange
-from headrace.coordination.topics import NO_LEADER, PartitionState
+from headrace.coordination.topics import NO_LEADER, ElrBelow, PartitionState
 
 IDS = range(1, 6)
 SETS = st.frozensets(st.sampled_from(IDS))
@@ -31,7 +32,17 @@ def states(draw: st.DrawFn) -> PartitionState:
     replicas = tuple(draw(st.lists(st.sampled_from(IDS), min_size=1, max_size=4, unique=True)))
     isr = tuple(draw(st.lists(st.sampled_from(replicas), min_size=1, unique=True)))
     leader = draw(st.sampled_from([*isr, NO_LEADER]))
-    return PartitionState(leader, draw(st.integers(0, 9)), replicas, isr)
+    elr = tuple(r for r in draw(st.permutations(replicas)) if r not in isr and draw(st.booleans()))
+    return PartitionState(leader, draw(st.integers(0, 9)), replicas, isr, elr=elr)
+
+
+def below(number: int) -> ElrBelow:
+    """Replicas that leave are eligible while fewer than so many are in sync."""
+    return lambda _: number
+
+
+NONE = below(0)
+MINIMA = st.integers(0, 4).map(below)
 
 
 @st.composite
@@ -43,16 +54,18 @@ def brokers(draw: st.DrawFn) -> Brokers:
 def check(before: PartitionState, after: PartitionState) -> None:
     assert after.leader == NO_LEADER or after.leader in after.isr
     assert set(after.isr) <= set(after.replicas)
+    assert set(after.elr) <= set(after.replicas) - set(after.isr)
+    assert set(after.elr) <= {*before.isr, *before.elr}, "nobody is eligible that was not in sync before"
     assert after.leader_epoch >= before.leader_epoch
     if after.leader != before.leader:
         assert after.leader_epoch > before.leader_epoch
 
 
-@given(states(), brokers(), st.booleans())
+@given(states(), brokers(), MINIMA, st.booleans())
 def test_an_election_keeps_what_must_hold_in_every_state(
-    state: PartitionState, known: Brokers, unclean: bool
+    state: PartitionState, known: Brokers, minimum: ElrBelow, unclean: bool
 ) -> None:
-    after = elect(state, known, unclean=unclean)
+    after = elect(state, known, minimum, unclean=unclean)
     check(state, after)
     if state.replicas == (state.leader,):
         assert after == state, "nobody else can lead it: it waits for its broker without an election"
@@ -60,18 +73,20 @@ def test_an_election_keeps_what_must_hold_in_every_state(
     assert after.replicas == state.replicas
     assert after.leader == NO_LEADER or after.leader in known.alive
     assert after.isr, "somebody keeps what was acknowledged"
+    have_all = {*state.isr, *state.elr}
     if not is_unclean(state, after, known):
-        assert set(after.isr) <= set(state.isr), "an election makes nobody in sync"
+        assert set(after.isr) <= have_all, "an election makes nobody in sync"
+        assert set(after.isr) <= set(state.isr) or not set(state.isr) & known.alive
     else:
-        assert unclean and not set(state.isr) & known.alive
-    if set(state.isr) & known.alive or (unclean and set(state.replicas) & known.alive):
+        assert unclean and not have_all & known.alive and not after.elr
+    if have_all & known.alive or (unclean and set(state.replicas) & known.alive):
         assert after.leader != NO_LEADER
     if state.leader in known.bounced:
         assert after.leader_epoch > state.leader_epoch, "its old self must not go on"
     if after.leader != NO_LEADER:
         assert set(after.isr) <= known.alive
     once_more = replace(known, bounced=frozenset())
-    assert elect(after, once_more, unclean=unclean) == after, "nothing changes twice"
+    assert elect(after, once_more, minimum, unclean=unclean) == after, "nothing changes twice"
 
 
 def test_the_log_says_what_gives_a_partition_a_leader_again() -> None:
@@ -81,37 +96,56 @@ def test_the_log_says_what_gives_a_partition_a_leader_again() -> None:
 
     assert leaderless_warnings([]) == []
     assert leaderless_warnings([lost(number, (1,)) for number in range(12)]) == [
-        "without a leader until an in-sync replica returns: "
+        "without a leader until a replica returns that was in sync, or is eligible: "
         + ", ".join(f"t-{number}" for number in range(10))
         + " and 2 more"
     ]
     first, second = leaderless_warnings([lost(0, ()), lost(1, (1,))])
-    assert first.endswith("returns: t-1")
+    assert first.endswith("is eligible: t-1")
     assert "disks of all in-sync replicas are gone: t-0; bring one of these disks back" in second
 
 
-@given(states(), st.lists(brokers(), max_size=6))
-def test_whatever_happens_the_last_in_sync_stay_known(state: PartitionState, history: list[Brokers]) -> None:
-    """Without unclean elections, who is in sync was in sync before: all that was acknowledged is there."""
-    first = set(state.isr)
-    for known in history:
-        state = elect(state, known, unclean=False)
-        assert set(state.isr) <= first
-
-
-@given(states(), st.sampled_from(IDS), SETS)
-def test_a_broker_leaves_only_what_others_can_take(
-    state: PartitionState, leaver: int, alive: frozenset[int]
+@given(states(), st.lists(brokers(), max_size=6), MINIMA)
+def test_whatever_happens_the_last_in_sync_stay_known(
+    state: PartitionState, history: list[Brokers], minimum: ElrBelow
 ) -> None:
-    after = without(state, leaver, alive)
+    """Without unclean elections, a replica in sync was in sync before, or eligible: it has all that was
+    acknowledged."""
+    first = {*state.isr, *state.elr}
+    for known in history:
+        state = elect(state, known, minimum, unclean=False)
+        assert {*state.isr, *state.elr} <= first
+
+
+@given(states(), st.sampled_from(IDS), SETS, MINIMA)
+def test_a_broker_leaves_only_what_others_can_take(
+    state: PartitionState, leaver: int, alive: frozenset[int], minimum: ElrBelow
+) -> None:
+    after = without(state, leaver, alive, minimum)
     check(state, after)
-    assert without(after, leaver, alive) == after
+    assert without(after, leaver, alive, minimum) == after
     if after == state:
         assert leaver not in state.isr or not (set(state.isr) - {leaver}) & alive
     else:
         assert leaver not in after.isr and after.leader != leaver
         assert set(after.isr) == set(state.isr) - {leaver}
         assert after.leader in alive or state.leader != leaver
+
+
+@given(states(), SETS, MINIMA)
+def test_a_leader_without_its_log_gives_way_and_is_not_chosen_again(
+    state: PartitionState, alive: frozenset[int], minimum: ElrBelow
+) -> None:
+    assume(state.leader != NO_LEADER)
+    after = without_log(state, state.leader, alive, minimum)
+    check(state, after)
+    others = {*state.isr, *state.elr} & alive - {state.leader}
+    if not others:
+        assert after == state, "it is waited for"
+        return
+    assert after.leader in others and state.leader not in {*after.isr, *after.elr}
+    assert after.leader in state.isr or not set(state.isr) & alive - {state.leader}
+    assert without_log(after, state.leader, alive, minimum) == after
 
 
 @given(states(), SETS)
@@ -139,7 +173,7 @@ def test_a_reassignment_ends_with_its_targets_or_as_it_was(
     check(moving, done)
     if not set(targets) <= set(moving.isr):
         assert done == moving, "nobody leaves before all targets are in sync"
-    caught_up = replace(moving, isr=tuple(dict.fromkeys((*moving.isr, *targets))))
+    caught_up = moving.with_isr(tuple(dict.fromkeys((*moving.isr, *targets))), NONE)
     settled = complete(caught_up, alive | set(targets))
     check(caught_up, settled)
     assert settled.replicas == tuple(targets) and not settled.adding and not settled.removing
@@ -171,7 +205,7 @@ def test_the_cases_of_the_book() -> None:
     def after(
         state: PartitionState, alive: set[int], bounced: frozenset[int] = frozenset()
     ) -> PartitionState:
-        return elect(state, Brokers(alive, bounced), unclean=False)
+        return elect(state, Brokers(alive, bounced), NONE, unclean=False)
 
     full = at(1, 4, (1, 2, 3))
     assert after(full, {2, 3}) == at(2, 5, (2, 3)), "a dead leader"
@@ -189,22 +223,22 @@ def test_the_cases_of_the_book() -> None:
 def test_an_unclean_election_is_a_choice() -> None:
     state = at(1, 4, (1,))
     known = Brokers({2, 3})
-    assert elect(state, known, unclean=False) == at(NO_LEADER, 5, (1,))
-    elected = elect(state, known, unclean=True)
+    assert elect(state, known, NONE, unclean=False) == at(NO_LEADER, 5, (1,))
+    elected = elect(state, known, NONE, unclean=True)
     assert elected == at(2, 5, (2,)) and is_unclean(state, elected, known)
     assert not is_unclean(at(1, 4, (1, 2)), at(2, 5, (2,)), known)
     nobody_else = Brokers({1}, {1}, {1: 70})
-    elected = elect(state, nobody_else, unclean=True)
+    elected = elect(state, nobody_else, NONE, unclean=True)
     assert elected == at(1, 5, (1,)) and is_unclean(state, elected, nobody_else), "with an empty disk"
 
 
 def test_an_unclean_election_prefers_who_had_the_partition() -> None:
     """Who is being added comes first among the replicas, and may have copied nothing yet."""
     state = PartitionState(1, 4, (3, 4, 1, 2), (1,), adding=(3, 4), removing=(1, 2))
-    elected = elect(state, Brokers({2, 3, 4}), unclean=True)
+    elected = elect(state, Brokers({2, 3, 4}), NONE, unclean=True)
     assert (elected.leader, elected.isr) == (2, (2,))
-    assert elect(state, Brokers({3, 4}), unclean=True).leader == 3, "nobody else is there"
-    assert elect(state, Brokers({2, 3}, other_disks={2: 70}), unclean=True).leader == 3, (
+    assert elect(state, Brokers({3, 4}), NONE, unclean=True).leader == 3, "nobody else is there"
+    assert elect(state, Brokers({2, 3}, other_disks={2: 70}), NONE, unclean=True).leader == 3, (
         "an empty disk is worse"
     )
 
@@ -212,10 +246,10 @@ def test_an_unclean_election_prefers_who_had_the_partition() -> None:
 def test_a_broker_with_an_empty_disk_is_not_in_sync() -> None:
     """KIP-903: not even as the last one. A partition with one replica has no other choice."""
     known = Brokers({1, 2}, bounced={1}, other_disks={1: 70})
-    assert elect(at(1, 4, (1, 2)), known, unclean=False) == at(2, 5, (2,))
-    assert elect(at(NO_LEADER, 4, (1,)), known, unclean=False) == at(NO_LEADER, 4, ())
-    assert elect(at(NO_LEADER, 4, (1,)), known, unclean=True) == at(2, 5, (2,))
-    assert elect(at(1, 4, (1,), (1,)), known, unclean=False) == at(1, 4, (1,), (1,))
+    assert elect(at(1, 4, (1, 2)), known, NONE, unclean=False) == at(2, 5, (2,))
+    assert elect(at(NO_LEADER, 4, (1,)), known, NONE, unclean=False) == at(NO_LEADER, 4, ())
+    assert elect(at(NO_LEADER, 4, (1,)), known, NONE, unclean=True) == at(2, 5, (2,))
+    assert elect(at(1, 4, (1,), (1,)), known, NONE, unclean=False) == at(1, 4, (1,), (1,))
 
 
 def test_a_partition_that_was_created_since_is_on_the_present_disk() -> None:
@@ -224,7 +258,46 @@ def test_a_partition_that_was_created_since_is_on_the_present_disk() -> None:
     """
     known = Brokers({1, 2}, bounced={1}, other_disks={1: 70})
     older, newer = (replace(at(1, 0, (1,)), created_zxid=zxid) for zxid in (69, 71))
-    assert elect(older, known, unclean=False) == at(NO_LEADER, 1, ())
-    assert elect(newer, known, unclean=False) == at(1, 1, (1,))
-    assert elect(replace(newer, isr=(1, 2, 3)), known, unclean=False) == at(2, 1, (2,))
+    assert elect(older, known, NONE, unclean=False) == at(NO_LEADER, 1, ())
+    assert elect(newer, known, NONE, unclean=False) == at(1, 1, (1,))
+    assert elect(replace(newer, isr=(1, 2, 3)), known, NONE, unclean=False) == at(2, 1, (2,))
     assert not is_unclean(newer, at(1, 1, (1,)), known) and is_unclean(older, at(1, 1, (1,)), known)
+
+
+def test_those_that_left_last_are_eligible_until_enough_are_in_sync_again() -> None:
+    """KIP-966; simulated world 1601063. All crash. Two are back and count as bounced, while the third seems
+    to have stayed up; then it comes back with another disk."""
+    two = below(2)
+    crashed = Brokers({1, 2, 3}, bounced={2, 3})
+    alone = elect(at(3, 4, (2, 3, 1)), crashed, two, unclean=False)
+    assert alone == replace(at(1, 5, (1,)), elr=(2, 3))
+    other_disk = Brokers({1, 2, 3}, bounced={1}, other_disks={1: 70})
+    led = elect(alone, other_disk, two, unclean=False)
+    assert led == replace(at(2, 6, (2,)), elr=(3,)) and not is_unclean(alone, led, other_disk)
+    assert elect(alone, other_disk, NONE, unclean=False).leader == 2, "they were eligible when they left"
+    assert elect(at(3, 4, (2, 3, 1)), crashed, NONE, unclean=False) == at(1, 5, (1,)), "with unflushed acks"
+    assert led.with_isr((2, 3), two) == at(2, 6, (2, 3)), "enough are in sync: nobody else is eligible"
+
+
+def test_an_eligible_replica_is_waited_for_and_leads_when_it_is_back() -> None:
+    two = below(2)
+    alone = replace(at(1, 5, (1,)), elr=(2,))
+    gone = elect(alone, Brokers({3}), two, unclean=False)
+    assert gone == replace(at(NO_LEADER, 6, (1,)), elr=(2,)), "broker 3 lacks what was acknowledged"
+    led = elect(gone, Brokers({2, 3}, bounced={2}), two, unclean=False)
+    assert led == replace(at(2, 7, (2,)), elr=(1,)), "so is the one that was in sync alone"
+    no_disk = Brokers({3}, other_disks={2: 70})
+    assert elect(gone, no_disk, two, unclean=False) == at(NO_LEADER, 6, (1,)), "an empty disk is not"
+    elected = elect(gone, Brokers({3}), two, unclean=True)
+    assert elected == at(3, 7, (3,)) and is_unclean(gone, elected, Brokers({3}))
+
+
+def test_replicas_of_a_reassignment_stay_eligible_only_while_they_are_replicas() -> None:
+    state = replace(at(1, 5, (1,)), elr=(2, 3))
+    moving = reassign(state, (1, 2, 4))
+    assert moving.elr == (2, 3) and moving.removing == (3,)
+    assert reassign(moving, (1, 2)).elr == (2, 3), "one that is to go is a replica until then"
+    caught_up = moving.with_isr((1, 2, 4), below(3))
+    assert complete(caught_up, {1, 2, 4}) == PartitionState(1, 5, (1, 2, 4), (1, 2, 4))
+    adding = replace(reassign(at(1, 5, (1,), (1, 2)), (1, 2, 3)), elr=(3,))
+    assert cancel(adding, {1}).elr == ()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from headrace.coordination.topics import PartitionState
 from headrace.replication.in_sync import UNKNOWN_ADDRESS, InSyncReplicas
 
 LEADER, LAG_MAX_MS = 1, 1_000.0
 ALL = (1, 2, 3)
 EPOCH = 7  # of every broker's registration
+MINIMA = st.integers(1, 3)
 
 
 def leader(in_sync: tuple[int, ...] = ALL, *, min_in_sync: int = 1, start: int = 0) -> InSyncReplicas:
@@ -57,7 +61,7 @@ def test_a_proposal_counts_beside_what_is_stored_until_its_outcome_is_known() ->
     replicas.propose(ALL)
     asked(replicas, 2, 900)
     assert not replicas.advance(900), "broker 3 may be in sync, and has 500"
-    replicas.has_stored(ALL, 0)
+    replicas.has_stored(ALL, (), 0)
     asked(replicas, 3, 900)
     assert replicas.advance(900)
 
@@ -71,9 +75,9 @@ def test_who_was_removed_counts_until_that_is_stored_and_seen() -> None:
     assert replicas.wanted(2_000, LAG_MAX_MS, ALL) == (1, 2)
     replicas.propose((1, 2))
     assert not replicas.advance(900)
-    replicas.has_stored((1, 2), 2_000)
+    replicas.has_stored((1, 2), (), 2_000)
     assert not replicas.advance(900), "the watch has not told yet"
-    replicas.saw(ALL, (1, 2), 1, 2_000)
+    replicas.saw(ALL, (1, 2), (), 1, 2_000)
     assert replicas.advance(900)
     assert replicas.high_watermark == 900
 
@@ -85,11 +89,27 @@ def test_below_the_minimum_it_stands_still() -> None:
     asked(replicas, 2, 1_000)
     replicas.propose((1, 2))
     assert not replicas.advance(1_000)
-    replicas.has_stored((1, 2), 0)
+    replicas.has_stored((1, 2), (), 0)
     assert not replicas.is_below_min
     assert not InSyncReplicas(
         1, (1, 2), (1, 2), min_in_sync=3, epoch_start=0, high_watermark=0, now_ms=0
     ).is_below_min, "no more than there are replicas"
+
+
+def test_it_stands_still_until_nobody_is_eligible_in_zookeeper() -> None:
+    """min.insync.replicas was lowered: with one replica in sync the leader goes on, but not before those that
+    left can no longer be elected."""
+    replicas = leader((1,), min_in_sync=2)
+    replicas.has_stored((1,), (2, 3), 0)
+    replicas.saw(ALL, (1,), (2, 3), 2, 0)
+    assert replicas.wanted(0, LAG_MAX_MS, ALL) is None, "nothing is to change while too few are in sync"
+    replicas.saw(ALL, (1,), (2, 3), 1, 0)
+    assert not replicas.is_below_min and not replicas.advance(500)
+    assert replicas.wanted(0, LAG_MAX_MS, ALL) == (1,)
+    replicas.propose((1,))
+    assert not replicas.advance(500)
+    replicas.has_stored((1,), (), 0)
+    assert replicas.advance(500) and replicas.wanted(0, LAG_MAX_MS, ALL) is None
 
 
 def test_a_follower_joins_at_the_high_watermark_and_the_start_of_the_epoch() -> None:
@@ -125,7 +145,7 @@ def test_who_has_joined_gets_time() -> None:
     replicas.high_watermark = 100
     asked(replicas, 3, 200, end=500, now_ms=5_000)
     replicas.propose(ALL)
-    replicas.has_stored(ALL, 5_000)
+    replicas.has_stored(ALL, (), 5_000)
     assert replicas.wanted(5_900, LAG_MAX_MS, ALL) is None
     assert replicas.wanted(6_100, LAG_MAX_MS, ALL) == (1,)
 
@@ -133,28 +153,28 @@ def test_who_has_joined_gets_time() -> None:
 def test_another_change_in_zookeeper_is_read() -> None:
     replicas = leader()
     assert not replicas.is_doubtful
-    replicas.saw(ALL, (1, 2), 1, 0)
+    replicas.saw(ALL, (1, 2), (), 1, 0)
     assert replicas.is_doubtful, "the controller has removed broker 3, or the watch is late"
     replicas.propose(replicas.stored)
     assert not replicas.is_doubtful, "it is being read"
-    replicas.has_stored((1, 2), 0)
+    replicas.has_stored((1, 2), (), 0)
     assert replicas.stored == (1, 2)
     assert not replicas.is_doubtful
 
 
 class Elections(RuleBasedStateMachine):
-    """Whoever is elected out of the set that ZooKeeper holds, at any moment, has all below the high
-    watermark: the leader learns of its own changes late, and watches deliver old states.
+    """Whoever is elected out of those that are in sync or eligible in ZooKeeper, at any moment, has all below
+    the high watermark: the leader learns of its own changes late, and watches deliver old states.
     """
 
-    @initialize(in_sync=st.sampled_from([(1,), (1, 2), (1, 3), ALL]), min_in_sync=st.integers(1, 3))
+    @initialize(in_sync=st.sampled_from([(1,), (1, 2), (1, 3), ALL]), min_in_sync=MINIMA)
     def begin(self, in_sync: tuple[int, ...], min_in_sync: int) -> None:
         self.now_ms = 0.0
-        self.min_in_sync = min_in_sync
+        self.min_in_sync, self.is_flushed = min_in_sync, True
         self.leader_end = 0
         self.has = dict.fromkeys(ALL, 0)
-        self.stored = in_sync
-        self.history = [in_sync]
+        self.stored = PartitionState(LEADER, 0, ALL, in_sync)
+        self.history = [self.stored]
         self.replicas = leader(in_sync, min_in_sync=min_in_sync)
         self.highest = 0
 
@@ -175,34 +195,47 @@ class Elections(RuleBasedStateMachine):
 
     @rule(live=st.sampled_from([ALL, (1, 2), (1, 3), (1,)]))
     def propose(self, live: tuple[int, ...]) -> None:
+        """As `InSyncChanges` does; the topic's setting may be newer to it than to the controller."""
         wanted = self.replicas.wanted(self.now_ms, LAG_MAX_MS, live)
         if wanted is not None:
-            self.expected = self.replicas.stored
+            known = replace(self.stored, isr=self.replicas.stored, elr=self.replicas.elr)
+            self.expected, self.new = known, known.with_isr(wanted, self.below)
             self.replicas.propose(wanted)
 
     @rule()
     def write(self) -> None:
         """The write of a proposal reaches ZooKeeper, but its outcome is not known yet."""
         if self.replicas.proposed is not None and self.stored == self.expected:
-            self.stored = self.replicas.proposed
+            self.stored = self.new
             self.history.append(self.stored)
 
     @rule()
     def learn(self) -> None:
         if self.replicas.proposed is not None:
             self.write()
-            self.replicas.has_stored(self.stored, self.now_ms)
+            self.replicas.has_stored(self.stored.isr, self.stored.elr, self.now_ms)
             self.advance()
 
-    @rule(replica=st.sampled_from([2, 3]))
-    def controller_removes(self, replica: int) -> None:
-        self.stored = tuple(each for each in self.stored if each != replica)
+    @rule(replica=st.sampled_from([2, 3]), min_in_sync=MINIMA, is_unfit=st.booleans())
+    def controller_removes(self, replica: int, min_in_sync: int, is_unfit: bool) -> None:
+        """By the setting that it knows. `is_unfit`: the broker has another disk."""
+        isr = tuple(each for each in self.stored.isr if each != replica)
+        unfit = {replica} if is_unfit else set()
+        self.stored = self.stored.with_isr(isr, lambda _: min_in_sync, unfit)
         self.history.append(self.stored)
+
+    @rule(min_in_sync=MINIMA, is_flushed=st.booleans())
+    def configure(self, min_in_sync: int, is_flushed: bool) -> None:
+        self.min_in_sync, self.is_flushed = min_in_sync, is_flushed
 
     @rule(back=st.integers(0, 3))
     def watch(self, back: int) -> None:
-        self.replicas.saw(ALL, self.history[max(0, len(self.history) - 1 - back)], self.min_in_sync, 0)
+        seen = self.history[max(0, len(self.history) - 1 - back)]
+        self.replicas.saw(ALL, seen.isr, seen.elr, self.min_in_sync, 0)
         self.advance()
+
+    def below(self, _: PartitionState) -> int:
+        return self.min_in_sync if self.is_flushed else 0
 
     def advance(self) -> None:
         self.replicas.advance(self.has[LEADER])
@@ -212,7 +245,8 @@ class Elections(RuleBasedStateMachine):
         if hasattr(self, "has"):
             assert self.replicas.high_watermark >= self.highest
             self.highest = self.replicas.high_watermark
-            assert all(self.has[replica] >= self.highest for replica in self.stored)
+            able = (*self.stored.isr, *self.stored.elr)
+            assert all(self.has[replica] >= self.highest for replica in able)
 
 
 TestElections = settings(max_examples=150, stateful_step_count=40, deadline=None)(Elections).TestCase

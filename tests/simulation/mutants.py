@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 import headrace.broker.leadership.controller as controller
@@ -22,7 +23,7 @@ from headrace.broker.state import BrokerState
 from headrace.client.ordering import PartitionQueue
 from headrace.coordination import partition_states
 from headrace.coordination.errors import CoordinationError
-from headrace.coordination.partition_states import PartitionChange, StaleStateError
+from headrace.coordination.partition_states import PartitionChange, PartitionState, StaleStateError
 from headrace.log import recovery
 from headrace.log.epochs import NO_EPOCH
 from headrace.log.flush import Flushed, FlushJob
@@ -52,11 +53,11 @@ def high_watermark_ignores_followers() -> Iterator[None]:
 def every_election_is_unclean() -> Iterator[None]:
     real = decisions.elect
 
-    def elect(state: Any, brokers: Any, *, unclean: bool) -> Any:
-        new = real(state, brokers, unclean=True)
+    def elect(state: Any, brokers: Any, elr_below: Any, *, unclean: bool) -> Any:
+        new = real(state, brokers, elr_below, unclean=True)
         others = [each for each in state.replicas if each in brokers.alive and each not in state.isr]
         if new.leader != state.leader and others:
-            return decisions._elected(state, others[0], (others[0],))
+            return decisions._elected(replace(state, isr=(others[0],)), others[0])
         return new
 
     with put(controller, "elect", elect):
@@ -197,6 +198,23 @@ def second_batches_do_not_wait_for_the_first() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def eligible_replicas_stay_eligible() -> Iterator[None]:
+    """With enough in sync again the high watermark rises, and those that left are still eligible to lead."""
+    real = PartitionState.with_isr
+
+    def with_isr(state: PartitionState, isr: Any, elr_below: Any, unfit: Any = frozenset()) -> Any:
+        return real(state, isr, lambda each: elr_below(each) and NEVER_MS, unfit)
+
+    def count(self: InSyncReplicas) -> None:
+        real_count(self)
+        self._stands_still = self.is_below_min
+
+    real_count = InSyncReplicas._count
+    with put(PartitionState, "with_isr", with_isr), put(InSyncReplicas, "_count", count):
+        yield
+
+
 MUTANTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     each.__name__.replace("_", "-"): each
     for each in (
@@ -217,5 +235,6 @@ MUTANTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
         auditors_believe_their_counts,
         older_disks_are_believed,
         second_batches_do_not_wait_for_the_first,
+        eligible_replicas_stay_eligible,
     )
 }

@@ -23,6 +23,7 @@ from headrace.broker.handlers.groups import GroupService
 from headrace.broker.handlers.init_producer_id import ProducerIds
 from headrace.broker.handlers.offsets import OffsetService
 from headrace.broker.leadership import departure
+from headrace.broker.leadership.config_of import config_of
 from headrace.broker.leadership.controller import Controller
 from headrace.broker.lookups import Lookups
 from headrace.broker.partitions import Partitions
@@ -99,6 +100,12 @@ class SimPeers:
             link.close()
 
 
+def raise_unexpected(error: Exception | None) -> None:
+    """Raises what ended a job that was to write ZooKeeper, unless ZooKeeper did."""
+    if error is not None and not isinstance(error, CoordinationError):
+        raise error
+
+
 class SimController(Controller):
     """The real controller, whose thread is simulated: `_act`, `decide` and the election are its own."""
 
@@ -107,7 +114,7 @@ class SimController(Controller):
             broker.session,
             broker.number,
             self._reigns,
-            lambda topic: topic.config.get(UNCLEAN) == "true",
+            config_of(broker.state.config),
             rebalance_interval_s=None,
         )
         self._broker = broker
@@ -330,7 +337,8 @@ class SimBroker:
 
         def give_away() -> None:
             view = self.state.view
-            departure.give_away(self.registry, self.number, view.topics, view.brokers)
+            settings = config_of(self.state.config)
+            departure.give_away(self.registry, self.number, view.topics, view.brokers, settings)
 
         def stop() -> None:
             self.state.partitions.commit()
@@ -339,7 +347,8 @@ class SimBroker:
             self.close()
             stopped()
 
-        def left(*_: object) -> None:
+        def left(_: object, error: Exception | None) -> None:
+            raise_unexpected(error)
             self.loop.call_later(self.clock.between(0.0, LED_MAX_MS), stop)
 
         self.loop.post(lambda: self.control.submit(give_away, left))

@@ -47,7 +47,7 @@ class Faults:
         self.is_over = False
         self._cuts_power = False
         disks, moves = DiskFaults(world, self), Moves(world, self)
-        self._laggards = laggards = Laggards(world, self)
+        self._laggards = laggards = Laggards(world, self, moves)
         kinds: list[Callable[[], None]] = [
             self.crash,
             self.crash,
@@ -68,11 +68,13 @@ class Faults:
             disks.new_disk,
             disks.older_disk,
             laggards.leave_behind,
+            laggards.leave_behind_eligible,
             laggards.interrupt_joining,
             Newcomers(world, self, moves).begin,
             moves.shut_down,
             moves.reassign,
             moves.prefer,
+            moves.raise_min,
         ]
         draw = self._clock.draw
         self._kinds = draw.sample(kinds, draw.randint(KINDS_MIN, len(kinds)))

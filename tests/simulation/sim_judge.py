@@ -131,13 +131,13 @@ class Judge:
         return next((leader for when_ms, leader in reversed(self._leader_history) if when_ms <= at_ms), -1)
 
     def _leaders(self) -> list[str]:
-        """At most one leader an epoch, and each one out of the in-sync set, with the disk on which it got in
+        """At most one leader an epoch, and each one in sync or eligible, with the disk on which it got in
         sync, by all that was ever written.
         """
         found: list[str] = []
         leaders: dict[int, int] = {}
         path = znodes.partition_state(TOPIC, 0)
-        # Of those in sync, the disk on which each one is.
+        # Of those in sync, and those that were and are still eligible, the disk on which each one is.
         in_sync: dict[int, str] = {}
         disks: dict[int, str] = {}
         registrations = {znodes.broker(number): number for number in range(1, BROKERS + 1)}
@@ -162,7 +162,8 @@ class Judge:
                     if not self._world.is_unclean:
                         found.append(f"broker {leader} leads and was not in sync ({at_ms:.0f} ms)")
             # The first set was there before its brokers were, and names no disks.
-            in_sync = {number: in_sync.get(number) or disks.get(number, "") for number in state["isr"]}
+            able = (*state["isr"], *state.get("elr", ()))
+            in_sync = {number: in_sync.get(number) or disks.get(number, "") for number in able}
             if state["leader"] >= 0:
                 known = leaders.setdefault(state["leader_epoch"], state["leader"])
                 if known != state["leader"]:

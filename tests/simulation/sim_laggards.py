@@ -10,6 +10,7 @@ from simulation.sim_clients import TOPIC
 
 if TYPE_CHECKING:
     from simulation.sim_faults import Faults
+    from simulation.sim_moves import Moves
     from simulation.sim_network import Way
     from simulation.sim_world import World
 
@@ -25,9 +26,10 @@ JOINED_MS: Final = (0.0, 5.0)
 class Laggards:
     """Those of one world."""
 
-    def __init__(self, world: World, faults: Faults) -> None:
+    def __init__(self, world: World, faults: Faults, moves: Moves) -> None:
         self._world = world
         self._faults = faults
+        self._moves = moves
         self._clock = world.clock
         self._path = znodes.partition_state(TOPIC, 0)
         self._awaited: int | None = None
@@ -50,6 +52,13 @@ class Laggards:
                 self._lose_others(number, "left-behind")
 
         self._world.later(self._clock.between(*LAGS_AFTER_MS), lose)
+
+    def leave_behind_eligible(self) -> None:
+        """One broker lags while all must be in sync, and is eligible, until fewer are asked for: before the
+        others lose their power they go on without it.
+        """
+        self._moves.raise_min_for(self._clock.between(*LAGS_AFTER_MS))
+        self.leave_behind()
 
     def interrupt_joining(self) -> None:
         """One broker is down until it lags. When it has joined the in-sync set again the others lose their

@@ -1,4 +1,4 @@
-"""Partitions that move without any failure: brokers that are shut down, reassignments, preferred leaders.
+"""What moves without any failure: brokers that are shut down, reassignments, preferred leaders, settings.
 
 What administrators do goes through the real `LeadershipAdmin` of a broker, and takes effect among the faults.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.leadership.administration import LeadershipAdmin
-from headrace.coordination import znodes
+from headrace.coordination import documents, znodes
 from headrace.coordination.partition_states import parse_topic
+from simulation.sim_broker import raise_unexpected
 from simulation.sim_clients import BROKERS, TOPIC
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ REASSIGNED: Final = "the partition is reassigned"
 FEWER: Final = 0.6
 """How often a reassignment takes a replica away; else it changes their order, and so who is preferred."""
 REPLICAS_MIN: Final = 2
+MIN_IN_SYNC: Final = "min.insync.replicas"
+MIN_RAISED_MS: Final = (500.0, 5_000.0)
+MIN_RAISED: Final = "min.insync.replicas is 3"
 
 
 class Moves:
@@ -89,7 +93,7 @@ class Moves:
 
     def _ask(self, broker: SimBroker, targets: list[int]) -> None:
         admin = self._admin_of(broker)
-        broker.control.submit(lambda: admin.reassign(TOPIC, {0: targets}), lambda *_: None)
+        broker.control.submit(lambda: admin.reassign(TOPIC, {0: targets}), _answered)
 
     def prefer(self) -> None:
         """The preferred leader is to lead."""
@@ -97,8 +101,40 @@ class Moves:
         if broker is not None:
             self._faults.count("preferred-election")
             admin = self._admin_of(broker)
-            broker.control.submit(lambda: admin.elect_preferred(TOPIC, [0]), lambda *_: None)
+            broker.control.submit(lambda: admin.elect_preferred(TOPIC, [0]), _answered)
+
+    # --- min.insync.replicas ---
+
+    def raise_min(self) -> None:
+        """Asks for all three replicas for a while, then for two again."""
+        self.raise_min_for(self._clock.between(*MIN_RAISED_MS))
+
+    def raise_min_for(self, duration_ms: float) -> None:
+        if self._faults.sick is None and MIN_RAISED not in self._faults.active:
+            self._set_min(BROKERS)
+            self._faults.inject("min-raised", MIN_RAISED, self._lower_min, duration_ms)
+
+    def _lower_min(self) -> None:
+        """Until it is lower: a broker that is asked may be gone, or without ZooKeeper."""
+        path = znodes.topic_config(TOPIC)
+        config = documents.decode(path, self._world.zookeeper.nodes[path].data)["config"]
+        if MIN_RAISED not in self._faults.active and config[MIN_IN_SYNC] != str(REPLICAS_MIN):
+            self._set_min(REPLICAS_MIN)
+            self._world.later(RETRY_MS, self._lower_min)
+
+    def _set_min(self, number: int) -> None:
+        living = [each for each in self._world.brokers.values() if not each.life.is_dead]
+        if living:
+            broker = self._clock.draw.choice(living)
+            change = {MIN_IN_SYNC: str(number)}
+            broker.control.submit(
+                lambda: broker.registry.change_config(TOPIC, lambda known: known | change), _answered
+            )
 
     @staticmethod
     def _admin_of(broker: SimBroker) -> LeadershipAdmin:
-        return LeadershipAdmin(broker.registry, lambda: broker.state.view)
+        return LeadershipAdmin(broker.registry, lambda: broker.state.view, broker.state.topic_config)
+
+
+def _answered(_: object, error: Exception | None) -> None:
+    raise_unexpected(error)

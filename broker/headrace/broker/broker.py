@@ -25,6 +25,7 @@ from headrace.broker.handlers.groups import GroupService
 from headrace.broker.handlers.init_producer_id import ProducerIds
 from headrace.broker.handlers.leadership import LeadershipService
 from headrace.broker.handlers.offsets import OffsetService
+from headrace.broker.leadership.config_of import config_of
 from headrace.broker.leadership.controller import Controller
 from headrace.broker.leadership.departure import LED_WAIT_MAX_S, depart, departing
 from headrace.broker.lookups import Lookups
@@ -44,7 +45,6 @@ from headrace.broker.scrubber import Scrubber
 from headrace.broker.service import BrokerService
 from headrace.broker.settings.config import BrokerConfig
 from headrace.broker.settings.dynamic import BrokerSettings
-from headrace.broker.settings.usable import usable
 from headrace.broker.state import BrokerState
 from headrace.broker.topics import TopicAdmin
 from headrace.broker.workers import Jobs, Workers
@@ -212,7 +212,7 @@ class Broker:
             self._session,
             self._options.broker_id,
             seen,
-            lambda topic: self._config.topic_config(usable(topic.config)[0]).unclean_leader_election,
+            config_of(self._config),
             rebalance_interval_s=interval_s if self._config["auto.leader.rebalance.enable"] else None,
         )
 
@@ -347,7 +347,7 @@ class Broker:
         `run` ends."""
         broker_id, view, admin = self._state.broker_id, self._state.view, self._state.topics
         gives_away = self._config["controlled.shutdown.enable"] and bool(
-            departing(broker_id, view.topics.values(), view.brokers)
+            departing(broker_id, view.topics.values(), view.brokers, config_of(self._config))
         )
         if not gives_away and self._membership.held_front is None:
             self._loop.stop()
@@ -358,7 +358,8 @@ class Broker:
         def leave() -> list[str]:
             self._membership.withdraw_front()
             if gives_away:
-                depart(self._topics, broker_id, view.topics, view.brokers, admin.served_by_leader)
+                settings = config_of(self._config)
+                depart(self._topics, broker_id, view.topics, view.brokers, settings, admin.served_by_leader)
             return self._membership.leave_balancers(broker_id)
 
         self._own_work.submit(leave, self._left)

@@ -6,6 +6,9 @@ member of the set that ZooKeeper really holds, one of which is elected next, has
 
 Within a leader epoch only the leader adds to the set. The controller may take dead brokers out of it, and
 begins a new epoch when it does anything else.
+
+Replicas that leave while too few stay are eligible leader replicas (KIP-966): they have all below the high
+watermark as well. So that this stays true it stands still until ZooKeeper holds none.
 """
 
 from __future__ import annotations
@@ -51,14 +54,18 @@ class InSyncReplicas:
 
     `epoch_start`: where the leader's log ended when the epoch began. `high_watermark`: what this replica knew
     of it then. `min_in_sync`: below so many the high watermark stands still; never more than there are
-    replicas. `now_ms`: by a clock that nobody sets; each follower gets time to catch up from then on.
+    replicas. `elr`: the eligible leader replicas. `now_ms`: by a clock that nobody sets; each follower gets
+    time to catch up from then on.
     """
 
     __slots__ = (
         "_counted",
         "_followers",
         "_seen",
+        "_seen_elr",
+        "_stands_still",
         "broker_id",
+        "elr",
         "epoch_start",
         "high_watermark",
         "is_below_min",
@@ -73,6 +80,7 @@ class InSyncReplicas:
         broker_id: int,
         replicas: Sequence[int],
         in_sync: Sequence[int],
+        elr: Sequence[int] = (),
         *,
         min_in_sync: int,
         epoch_start: int,
@@ -83,18 +91,25 @@ class InSyncReplicas:
         self.epoch_start = epoch_start
         self.high_watermark = high_watermark
         self.stored = tuple(in_sync)
+        self.elr = tuple(elr)
         self.proposed: tuple[int, ...] | None = None
-        self._seen = self.stored
         self._followers: dict[int, FollowerProgress] = {}
-        self.saw(replicas, in_sync, min_in_sync, now_ms)
+        self.saw(replicas, in_sync, elr, min_in_sync, now_ms)
 
-    def saw(self, replicas: Sequence[int], in_sync: Sequence[int], min_in_sync: int, now_ms: float) -> None:
+    def saw(
+        self,
+        replicas: Sequence[int],
+        in_sync: Sequence[int],
+        elr: Sequence[int],
+        min_in_sync: int,
+        now_ms: float,
+    ) -> None:
         """Notes what a watch delivered in this epoch. It may be older than what this leader has stored since,
         so its in-sync set counts beside the stored one, and replaces nothing.
         """
         self.replicas = tuple(replicas)
         self.min_in_sync = min_in_sync
-        self._seen = tuple(in_sync)
+        self._seen, self._seen_elr = tuple(in_sync), tuple(elr)
         before = self._followers
         self._followers = {
             replica: before.get(replica) or FollowerProgress(caught_up_ms=now_ms)
@@ -112,6 +127,7 @@ class InSyncReplicas:
         """Works out what `advance` looks at each time."""
         self._counted = tuple(self._followers[each] for each in self.maximal if each != self.broker_id)
         self.is_below_min = len(self.stored) < min(self.min_in_sync, len(self.replicas))
+        self._stands_still = self.is_below_min or bool(self.elr)
 
     # --- the high watermark ---
 
@@ -142,7 +158,7 @@ class InSyncReplicas:
         """Raises the high watermark to what all in-sync replicas have, `own_address` of it the leader's;
         returns whether it rose.
         """
-        if self.is_below_min:
+        if self._stands_still:
             return False
         least = own_address
         for follower in self._counted:
@@ -194,7 +210,8 @@ class InSyncReplicas:
             follower.asked_ms = min(now_ms, follower.asked_ms + stood_ms)
 
     def wanted(self, now_ms: float, lag_max_ms: float, live: Collection[int]) -> tuple[int, ...] | None:
-        """Returns the in-sync set to propose; None to leave it as it is, or while a proposal is open.
+        """Returns the in-sync set to propose; None to leave it as it is, or while a proposal is open. With
+        enough in sync it is proposed as it is if ZooKeeper still holds eligible leader replicas.
 
         A live replica joins once it has reached the high watermark and the start of this leader's epoch. A
         replica leaves when it is dead, or has not caught up for `lag_max_ms`.
@@ -206,7 +223,8 @@ class InSyncReplicas:
             for replica in self.replicas
             if replica == self.broker_id or (replica in live and self._belongs(replica, now_ms, lag_max_ms))
         )
-        return None if set(wanted) == set(self.stored) else wanted
+        holds_up = bool(self.elr) and not self.is_below_min
+        return None if set(wanted) == set(self.stored) and not holds_up else wanted
 
     def _belongs(self, replica: int, now_ms: float, lag_max_ms: float) -> bool:
         follower = self._followers[replica]
@@ -220,7 +238,8 @@ class InSyncReplicas:
         """Whether what a watch delivered is not what this leader has stored: the watch is late, or the
         controller took a dead broker out. Who reads ZooKeeper again knows, and tells by `has_stored`.
         """
-        return self.proposed is None and set(self._seen) != set(self.stored)
+        is_seen = set(self._seen) == set(self.stored) and set(self._seen_elr) == set(self.elr)
+        return self.proposed is None and not is_seen
 
     def joining(self, wanted: Sequence[int]) -> dict[int, int]:
         """Returns the broker epochs in which the new members of a set have asked (KIP-903)."""
@@ -235,15 +254,15 @@ class InSyncReplicas:
         self.proposed = wanted
         self._count()
 
-    def has_stored(self, in_sync: Sequence[int], now_ms: float) -> None:
-        """Ends the proposal: ZooKeeper holds `in_sync`, which is what was proposed, or what was found there
-        instead. Who has joined gets time to catch up.
+    def has_stored(self, in_sync: Sequence[int], elr: Sequence[int], now_ms: float) -> None:
+        """Ends the proposal: ZooKeeper holds `in_sync` and `elr`, which is what was proposed, or what was
+        found there instead. A replica that has joined gets time to catch up.
         """
         for replica in set(in_sync) - set(self.stored):
             follower = self._followers.get(replica)
             if follower is not None:
                 follower.caught_up_ms = max(follower.caught_up_ms, now_ms)
-        self.stored = tuple(in_sync)
+        self.stored, self.elr = tuple(in_sync), tuple(elr)
         self.proposed = None
         for replica in self.stored:
             if replica != self.broker_id:

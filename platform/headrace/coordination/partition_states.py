@@ -5,7 +5,9 @@ has seen is compared with what ZooKeeper holds, and the node's version that was 
 Does not decide who leads.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
@@ -38,6 +40,8 @@ class PartitionState:
     """`leader`: a broker id, or NO_LEADER. `replicas[0]`: the preferred leader. `isr`: in-sync replicas.
 
     `adding` and `removing`: the replicas that a reassignment adds and will drop; both are in `replicas`.
+    `elr`: eligible leader replicas (KIP-966): not in sync any more, and yet they have all below the high
+    watermark, which stands still as long as there are any.
     `created_zxid`: the transaction that created the partition, which tells it from one that was made again
     under its name; 0 where the state was not read from ZooKeeper.
     """
@@ -48,12 +52,28 @@ class PartitionState:
     isr: tuple[int, ...]
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
     created_zxid: int = field(default=0, compare=False, repr=False)
 
     @property
     def settled_count(self) -> int:
         """How many replicas it has, without those that a reassignment adds."""
         return len(set(self.replicas) - set(self.adding))
+
+    def with_isr(
+        self, isr: tuple[int, ...], elr_below: ElrBelow, unfit: Set[int] = frozenset()
+    ) -> PartitionState:
+        """Returns the state with other in-sync replicas, and the eligible leader replicas that go with them:
+        while fewer than `elr_below` are in sync, those that left the set, without the `unfit`. With enough in
+        sync there are none: the high watermark rises again, and those that left fall behind.
+        """
+        left = dict.fromkeys((*self.elr, *self.isr))
+        elr = tuple(r for r in left if r in self.replicas and r not in isr and r not in unfit)
+        return replace(self, isr=isr, elr=elr if elr and len(isr) < elr_below(self) else ())
+
+
+ElrBelow = Callable[[PartitionState], int]
+"""Returns below how many in-sync replicas those that leave a partition's set are eligible to lead it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,9 +354,8 @@ def parse_topic(path: str, data: bytes) -> tuple[UUID, dict[int, PartitionState]
 
 
 def state_document(state: PartitionState) -> bytes:
-    return documents.encode(
-        {"leader": state.leader, "leader_epoch": state.leader_epoch, "isr": list(state.isr)}
-    )
+    fields = {"leader": state.leader, "leader_epoch": state.leader_epoch, "isr": list(state.isr)}
+    return documents.encode(fields | ({"elr": list(state.elr)} if state.elr else {}))
 
 
 def parse_state(path: str, node: Node, listed: PartitionState) -> PartitionState:
@@ -345,6 +364,8 @@ def parse_state(path: str, node: Node, listed: PartitionState) -> PartitionState
     try:
         leader, epoch = documents.int32(fields["leader"]), documents.int32(fields["leader_epoch"])
         isr = tuple(map(documents.int32, fields["isr"]))
+        elr = tuple(map(documents.int32, fields.get("elr", ())))
     except (KeyError, ValueError, TypeError):
         raise CorruptNodeError(f"{path}: not a partition's state: {node.data[:80]!r}") from None
-    return replace(listed, leader=leader, leader_epoch=epoch, isr=isr, created_zxid=node.stat.created_zxid)
+    stored = replace(listed, leader=leader, leader_epoch=epoch, isr=isr, elr=elr)
+    return replace(stored, created_zxid=node.stat.created_zxid)

@@ -26,6 +26,7 @@ from headrace.coordination.errors import (
     TopicNotRegisteredError,
 )
 from headrace.coordination.partition_states import NO_LEADER as NO_LEADER
+from headrace.coordination.partition_states import ElrBelow as ElrBelow
 from headrace.coordination.partition_states import (
     PartitionChange,
     check_changes,

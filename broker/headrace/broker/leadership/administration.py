@@ -12,10 +12,11 @@ from typing import Final
 
 from headrace.broker.cluster import ClusterView
 from headrace.broker.errors import Refused
+from headrace.broker.leadership.config_of import ConfigOf, elr_below
 from headrace.broker.leadership.decisions import Brokers, cancel, complete, elect, prefer, reassign
 from headrace.coordination.errors import BadVersionError, CoordinationError, TopicNotRegisteredError
 from headrace.coordination.partition_states import PartitionChange
-from headrace.coordination.topics import NO_LEADER, PartitionState, TopicRegistry
+from headrace.coordination.topics import NO_LEADER, PartitionState, TopicRegistry, TopicState
 from headrace.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -23,23 +24,24 @@ logger = logging.getLogger(__name__)
 ATTEMPTS_MAX: Final = 5
 REPLICAS_MAX: Final = 100  # of one partition
 
-Decide = Callable[[PartitionState], PartitionState]
-"""Returns a partition's new state, or raises `Refused`."""
+Decide = Callable[[TopicState, PartitionState], PartitionState]
+"""Returns the new state of a topic's partition, or raises `Refused`."""
 Outcome = dict[int, Refused | None]
 """By partition: why it was not changed, or None."""
 
 
 class LeadershipAdmin:
-    """`view` returns the present view of the cluster."""
+    """`view` returns the present view of the cluster, `config_of` a topic's settings."""
 
-    def __init__(self, registry: TopicRegistry, view: Callable[[], ClusterView]) -> None:
+    def __init__(self, registry: TopicRegistry, view: Callable[[], ClusterView], config_of: ConfigOf) -> None:
         self._registry = registry
         self._view = view
+        self._config_of = config_of
 
     def elect_preferred(self, topic: str, partitions: Iterable[int]) -> Outcome:
         """Gives partitions to their preferred leaders."""
 
-        def decide(state: PartitionState) -> PartitionState:
+        def decide(_: TopicState, state: PartitionState) -> PartitionState:
             preferred = next(r for r in state.replicas if r not in state.removing)
             if state.leader == preferred:
                 raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"broker {preferred} leads it already")
@@ -56,11 +58,11 @@ class LeadershipAdmin:
     def elect_unclean(self, topic: str, partitions: Iterable[int]) -> Outcome:
         """Gives partitions that have no leader to any replica that is alive, in sync or not."""
 
-        def decide(state: PartitionState) -> PartitionState:
+        def decide(topic_state: TopicState, state: PartitionState) -> PartitionState:
             alive = self._alive
             if state.leader in alive:
                 raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"broker {state.leader} leads it")
-            new = elect(state, Brokers(alive), unclean=True)
+            new = elect(state, Brokers(alive), elr_below(self._config_of, topic_state), unclean=True)
             if new.leader == NO_LEADER or new.leader not in alive:
                 raise Refused(
                     ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
@@ -85,7 +87,7 @@ class LeadershipAdmin:
     def _alive(self) -> frozenset[int]:
         return frozenset(self._view().brokers)
 
-    def _call_off(self, state: PartitionState) -> PartitionState:
+    def _call_off(self, _: TopicState, state: PartitionState) -> PartitionState:
         if not state.adding and not state.removing:
             raise Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment of it is under way")
         new = cancel(state, self._alive)
@@ -97,7 +99,7 @@ class LeadershipAdmin:
         return new
 
     def _move_to(self, targets: tuple[int, ...]) -> Decide:
-        def decide(state: PartitionState) -> PartitionState:
+        def decide(_: TopicState, state: PartitionState) -> PartitionState:
             alive = self._alive
             if not targets or len(set(targets)) != len(targets) or len(targets) > REPLICAS_MAX:
                 raise Refused(
@@ -138,23 +140,24 @@ class LeadershipAdmin:
     ) -> list[PartitionChange]:
         """Returns the changes to be made; the outcome of all other partitions is noted."""
         try:
-            states = self._registry.get(topic).partitions
+            found = self._registry.get(topic)
         except TopicNotRegisteredError:
-            states = {}
+            found = None
         changes: list[PartitionChange] = []
         for index, decide in decisions.items():
             try:
-                if index not in states:
+                if found is None or index not in found.partitions:
                     problem = f"there is no partition {topic}-{index}"
                     raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, problem)
-                new = decide(states[index])
+                state = found.partitions[index]
+                new = decide(found, state)
             except Refused as refused:
                 outcome[index] = refused.kept()
                 continue
-            if new == states[index]:
+            if new == state:
                 outcome[index] = None
             else:
-                changes.append(PartitionChange(topic, index, states[index], new, handled_only=True))
+                changes.append(PartitionChange(topic, index, state, new, handled_only=True))
         return changes
 
 

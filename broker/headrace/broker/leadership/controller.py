@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from headrace.broker.leadership.config_of import ConfigOf, elr_below
 from headrace.broker.leadership.decisions import Brokers, complete, elect, is_unclean, prefer
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
 from headrace.coordination.election import ControllerElection, Reign
@@ -50,19 +51,19 @@ class Cluster:
 
 
 def decide(
-    cluster: Cluster, brokers: Brokers, unclean: Callable[[TopicState], bool], *, rebalance: bool
+    cluster: Cluster, brokers: Brokers, config_of: ConfigOf, *, rebalance: bool
 ) -> list[PartitionChange]:
     """Returns the changes that the present state of all partitions asks for.
 
-    `unclean`: whether a topic allows unclean elections. `rebalance`: partitions go back to their preferred
-    leaders.
+    `rebalance`: partitions go back to their preferred leaders.
     """
     changes: list[PartitionChange] = []
     for topic in cluster.topics.values():
+        below = elr_below(config_of, topic)
         for index, state in topic.partitions.items():
-            new = elect(state, brokers, unclean=False)
-            if new.leader == NO_LEADER and unclean(topic):
-                new = elect(state, brokers, unclean=True)
+            new = elect(state, brokers, below, unclean=False)
+            if new.leader == NO_LEADER and config_of(topic).unclean_leader_election:
+                new = elect(state, brokers, below, unclean=True)
             new = complete(new, brokers.alive)
             if rebalance:
                 new = prefer(new, brokers.alive)
@@ -81,11 +82,13 @@ def _relied_on(cluster: Cluster, before: int, leader: int) -> Mapping[int, int]:
 
 def leaderless_warnings(changes: Sequence[PartitionChange]) -> list[str]:
     """Returns what the log says of partitions that have lost their leaders, and what ends that."""
-    waiting = [change for change in changes if change.new.isr]
-    bereft = [change for change in changes if not change.new.isr]
+    waiting = [change for change in changes if change.new.isr or change.new.elr]
+    bereft = [change for change in changes if not (change.new.isr or change.new.elr)]
     warnings = []
     if waiting:
-        warnings.append(f"without a leader until an in-sync replica returns: {_named(waiting)}")
+        warnings.append(
+            f"without a leader until a replica returns that was in sync, or is eligible: {_named(waiting)}"
+        )
     if bereft:
         warnings.append(
             "without a leader, and the disks of all in-sync replicas are gone: "
@@ -102,7 +105,7 @@ def _named(changes: Sequence[PartitionChange]) -> str:
 
 class Controller:
     """A broker's candidacy for controller, and its work as such. `on_reign` gets the controller's broker id,
-    or None, on the session's callback thread. `unclean`: whether a topic allows unclean elections.
+    or None, on the session's callback thread. `config_of`: a topic's settings.
     """
 
     def __init__(
@@ -110,14 +113,14 @@ class Controller:
         session: ZooKeeperSession,
         broker_id: int,
         on_reign: Callable[[int | None], None],
-        unclean: Callable[[TopicState], bool],
+        config_of: ConfigOf,
         *,
         rebalance_interval_s: float | None,
     ) -> None:
         self._topics = TopicRegistry(session)
         self._registry = BrokerRegistry(session)
         self._handled = HandledBrokers(session)
-        self._unclean = unclean
+        self._config_of = config_of
         self._on_reign = on_reign
         self._rebalance_interval_s = rebalance_interval_s
         self._rebalance_at_s = time.monotonic() + (rebalance_interval_s or 0.0)
@@ -204,7 +207,7 @@ class Controller:
                 bounced={each.broker.broker_id for each in new},
                 other_disks={each.broker.broker_id: each.broker.epoch for each in new if each.has_other_disk},
             )
-            changes = decide(known, brokers_now, self._unclean, rebalance=rebalance)
+            changes = decide(known, brokers_now, self._config_of, rebalance=rebalance)
             if not changes:
                 break
             # In the same way a topic may be newer than the brokers that are known, one of which leads it.

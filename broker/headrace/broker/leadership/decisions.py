@@ -1,8 +1,8 @@
 """What the controller decides about one partition. Pure: states and sets of brokers in, the new state out.
 
 Every function returns the state itself when nothing is to change, so that a decision that was written is not
-made again. In every state that comes out: the leader is in the in-sync set, the in-sync set is part of the
-replicas, and a leader that was elected has a later epoch.
+made again. In every state that comes out: the leader is in the in-sync set, the in-sync set and the eligible
+leader replicas are parts of the replicas, and a leader that was elected has a later epoch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
-from headrace.coordination.topics import NO_LEADER, PartitionState
+from headrace.coordination.topics import NO_LEADER, ElrBelow, PartitionState
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,51 +30,68 @@ class Brokers:
         return {broker for broker, epoch in self.other_disks.items() if state.created_zxid < epoch}
 
 
-def elect(state: PartitionState, brokers: Brokers, *, unclean: bool) -> PartitionState:
+def elect(state: PartitionState, brokers: Brokers, elr_below: ElrBelow, *, unclean: bool) -> PartitionState:
     """Returns the state after brokers died or returned.
 
     A broker that is dead or bounced leaves the in-sync set, unless none is left: the last members stay, since
-    they alone have all that was acknowledged. A leader that went is followed by the first in-sync replica in
-    the order of the replicas, also by one that bounced; else, with `unclean`, by the first one alive: rather
-    by one that had the partition than by one that a reassignment adds, which may have copied nothing yet.
+    they may be the only ones with all that was acknowledged. A leader that went is followed by the first
+    in-sync replica in the order of the replicas, also by one that bounced; else by an eligible one; else,
+    with `unclean`, by the first one alive: rather by one that had the partition than by one that a
+    reassignment adds, which may have copied nothing yet.
     """
     if state.replicas == state.isr == (state.leader,):
         return state  # nobody else can lead: it does as soon as it is back, with what it has
     empty = brokers.empty_for(state)
     held = tuple(r for r in state.isr if r in state.replicas and r not in empty)
-    steady = tuple(r for r in held if r in brokers.alive and r not in brokers.bounced)
-    if steady:
-        if state.leader in steady:
-            return _changed(state, state.leader, steady)
-        return _elected(state, _first(state, steady), steady)
     returned = tuple(r for r in held if r in brokers.alive)
-    if returned:
-        return _elected(state, _first(state, returned), returned)
-    alive = (r for r in state.replicas if r in brokers.alive)
+    steady = tuple(r for r in returned if r not in brokers.bounced)
+    if steady or returned:
+        new = state.with_isr(steady or returned, elr_below, empty)
+        return new if state.leader in steady else _elected(new, _first(state, new.isr))
+    alive = tuple(r for r in state.replicas if r in brokers.alive)
+    eligible = [r for r in alive if r in state.elr and r not in empty]
+    if eligible:
+        leader = min(eligible, key=lambda r: r in brokers.bounced)
+        return _elected(state.with_isr((leader,), elr_below, empty), leader)
     candidates = sorted(alive, key=lambda r: (r in empty, r in state.adding))
     if unclean and candidates:
-        return _elected(state, candidates[0], (candidates[0],))
-    if state.leader == NO_LEADER:
-        return _changed(state, NO_LEADER, held)
-    return _elected(state, NO_LEADER, held)
+        return _elected(replace(state, isr=(candidates[0],), elr=()), candidates[0])
+    waiting = replace(state, isr=held, elr=tuple(r for r in state.elr if r not in empty))
+    return waiting if state.leader == NO_LEADER else _elected(waiting, NO_LEADER)
 
 
 def is_unclean(before: PartitionState, after: PartitionState, brokers: Brokers) -> bool:
-    """Whether an election made a leader of a replica that was not in sync, or that came back empty."""
+    """Whether an election made a leader of a replica that was neither in sync nor eligible, or that came back
+    empty."""
     if after.leader == NO_LEADER or after.leader_epoch == before.leader_epoch:
         return False
-    return after.leader in brokers.empty_for(before) or after.leader not in (before.leader, *before.isr)
+    known = before.leader, *before.isr, *before.elr
+    return after.leader in brokers.empty_for(before) or after.leader not in known
 
 
-def without(state: PartitionState, broker_id: int, alive: Set[int]) -> PartitionState:
+def without(state: PartitionState, broker_id: int, alive: Set[int], elr_below: ElrBelow) -> PartitionState:
     """Returns the state after a broker left of its own accord, if others in sync are alive; else as it is."""
     others = tuple(r for r in state.isr if r != broker_id and r in state.replicas)
     candidates = tuple(r for r in others if r in alive)
     if broker_id not in state.isr or not candidates:
         return state
-    if state.leader == broker_id:
-        return _elected(state, _first(state, candidates), others)
-    return _changed(state, state.leader, others)
+    new = state.with_isr(others, elr_below)
+    return _elected(new, _first(state, candidates)) if state.leader == broker_id else new
+
+
+def without_log(
+    state: PartitionState, broker_id: int, alive: Set[int], elr_below: ElrBelow
+) -> PartitionState:
+    """Returns the state after a broker lost the log that it leads, if others are alive that are in sync or
+    eligible; else as it is. This broker is neither, any more: who knows what is left of its log."""
+    unfit = frozenset({broker_id})
+    others = tuple(r for r in state.isr if r != broker_id and r in state.replicas)
+    in_sync = [r for r in others if r in alive]
+    eligible = [r for r in state.elr if r != broker_id and r in state.replicas and r in alive]
+    if state.leader != broker_id or not (in_sync or eligible):
+        return state
+    leader = _first(state, in_sync or eligible)
+    return _elected(state.with_isr(others if in_sync else (leader,), elr_below, unfit), leader)
 
 
 def prefer(state: PartitionState, alive: Set[int]) -> PartitionState:
@@ -82,7 +99,7 @@ def prefer(state: PartitionState, alive: Set[int]) -> PartitionState:
     preferred = _targets(state)[0] if _targets(state) else NO_LEADER
     if preferred == state.leader or preferred not in alive or preferred not in state.isr:
         return state
-    return _elected(state, preferred, state.isr)
+    return _elected(state, preferred)
 
 
 # --- reassignment ---
@@ -99,7 +116,9 @@ def reassign(state: PartitionState, targets: tuple[int, ...]) -> PartitionState:
     removing = tuple(dict.fromkeys(removing))
     if not adding and not removing:
         return replace(state, replicas=targets, adding=(), removing=())
-    return replace(state, replicas=(*targets, *removing), adding=adding, removing=removing)
+    replicas = *targets, *removing
+    elr = tuple(r for r in state.elr if r in replicas)
+    return replace(state, replicas=replicas, adding=adding, removing=removing, elr=elr)
 
 
 def cancel(state: PartitionState, alive: Set[int]) -> PartitionState:
@@ -121,13 +140,13 @@ def complete(state: PartitionState, alive: Set[int]) -> PartitionState:
 def _settled(state: PartitionState, replicas: tuple[int, ...], alive: Set[int]) -> PartitionState:
     isr = tuple(r for r in state.isr if r in replicas)
     candidates = tuple(r for r in isr if r in alive)
-    settled = replace(state, replicas=replicas, adding=(), removing=())
+    elr = tuple(r for r in state.elr if r in replicas)
+    settled = replace(state, replicas=replicas, adding=(), removing=(), elr=elr)
     if state.leader in isr or (state.leader == NO_LEADER and isr and not candidates):
         return replace(settled, isr=isr)
     if not candidates:
         return state  # nobody who stays could lead
-    leader = _first(settled, candidates)
-    return replace(settled, isr=isr, leader=leader, leader_epoch=state.leader_epoch + 1)
+    return _elected(replace(settled, isr=isr), _first(settled, candidates))
 
 
 def _targets(state: PartitionState) -> tuple[int, ...]:
@@ -144,9 +163,5 @@ def _first(state: PartitionState, candidates: Iterable[int]) -> int:
     return next(r for r in state.replicas if r in among)
 
 
-def _changed(state: PartitionState, leader: int, isr: tuple[int, ...]) -> PartitionState:
-    return replace(state, leader=leader, isr=isr)
-
-
-def _elected(state: PartitionState, leader: int, isr: tuple[int, ...]) -> PartitionState:
-    return replace(state, leader=leader, leader_epoch=state.leader_epoch + 1, isr=isr)
+def _elected(state: PartitionState, leader: int) -> PartitionState:
+    return replace(state, leader=leader, leader_epoch=state.leader_epoch + 1)

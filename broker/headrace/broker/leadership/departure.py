@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from headrace.broker.leadership.config_of import ConfigOf, elr_below
 from headrace.broker.leadership.decisions import without
 from headrace.coordination.errors import BadVersionError
 from headrace.coordination.partition_states import PartitionChange, StaleBrokerError
@@ -26,20 +27,22 @@ Served = Callable[[int, str, list[int]], list[int]]
 """Returns which of these partitions of a topic a broker serves as their leader."""
 
 
-def departing(broker_id: int, topics: Iterable[TopicState], alive: Iterable[int]) -> list[PartitionChange]:
+def departing(
+    broker_id: int, topics: Iterable[TopicState], alive: Iterable[int], config_of: ConfigOf
+) -> list[PartitionChange]:
     """Returns the changes that take a broker out of every in-sync set in which others are alive. Pure."""
     living = frozenset(alive) - {broker_id}
     changes = []
     for topic in topics:
         for index, state in topic.partitions.items():
-            new = without(state, broker_id, living)
+            new = without(state, broker_id, living, elr_below(config_of, topic))
             if new != state:
                 changes.append(PartitionChange(topic.name, index, state, new, handled_only=True))
     return changes
 
 
 def give_away(
-    registry: TopicRegistry, broker_id: int, topics: Topics, alive: Iterable[int]
+    registry: TopicRegistry, broker_id: int, topics: Topics, alive: Iterable[int], config_of: ConfigOf
 ) -> list[PartitionChange]:
     """Takes a broker out of the in-sync sets, and gives its partitions to others that are in sync.
 
@@ -48,7 +51,7 @@ def give_away(
     """
     living = frozenset(alive)
     done: list[PartitionChange] = []
-    changes = departing(broker_id, topics.values(), living)
+    changes = departing(broker_id, topics.values(), living, config_of)
     for _ in range(ATTEMPTS_MAX):
         problems = registry.set_partition_states(changes)
         done += [change for change, problem in zip(changes, problems, strict=True) if problem is None]
@@ -61,7 +64,7 @@ def give_away(
         if not stale:
             break
         now = registry.list()
-        changes = departing(broker_id, [now[name] for name in stale if name in now], living)
+        changes = departing(broker_id, [now[name] for name in stale if name in now], living, config_of)
     return done
 
 
@@ -89,11 +92,16 @@ def wait_until_led(changes: Sequence[PartitionChange], served: Served) -> int:
 
 
 def depart(
-    registry: TopicRegistry, broker_id: int, topics: Topics, alive: Iterable[int], served: Served
+    registry: TopicRegistry,
+    broker_id: int,
+    topics: Topics,
+    alive: Iterable[int],
+    config_of: ConfigOf,
+    served: Served,
 ) -> None:
     """Gives everything away that others can take, waits until they lead, and says so."""
     begun_s = time.monotonic()
-    changes = give_away(registry, broker_id, topics, alive)
+    changes = give_away(registry, broker_id, topics, alive, config_of)
     moved = [change for change in changes if change.expected.leader == broker_id]
     waiting = wait_until_led(moved, served)
     logger.info(

@@ -1,6 +1,6 @@
-"""What a leader does whose log is offline: it gives the partition to another in-sync replica.
+"""What a leader does whose log is offline: it gives the partition to another replica, in sync or eligible.
 
-Brokers see each other's sessions, not their disks: nobody else would notice. If no other replica is in sync,
+Brokers see each other's sessions, not their disks: nobody else would notice. If no other replica can lead,
 the partition waits for this log; once that is open again, its epoch begins anew, since the log may have lost
 what followers have.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from headrace.broker.leadership.decisions import without
+from headrace.broker.leadership.decisions import without_log
 from headrace.broker.state import BrokerState
 from headrace.broker.workers import Jobs
 from headrace.coordination.errors import CoordinationError
@@ -40,10 +40,19 @@ class Resigning:
         unfit: set[int] = set()  # they have registered again, and no controller has seen that yet
         self._change(
             name,
-            lambda known: without(known, self._state.broker_id, self._state.view.brokers.keys() - unfit),
+            lambda known: without_log(
+                known,
+                self._state.broker_id,
+                self._state.view.brokers.keys() - unfit,
+                lambda state: self._elr_below(name, state),
+            ),
             lambda: name in self._state.unopened,
             unfit.add,
         )
+
+    def _elr_below(self, name: PartitionName, state: PartitionState) -> int:
+        topic = self._state.view.topics.get(name.topic)
+        return 0 if topic is None else self._state.topic_config(topic).elr_below(state.settled_count)
 
     def renew(self, name: PartitionName) -> None:
         """Begins a new epoch of a partition that this broker leads, and could not serve until now."""

@@ -105,8 +105,8 @@ class InSyncChanges:
         known = topic.partitions.get(partition.index)
         if known is None or known.leader_epoch != partition.leader_epoch:
             return
-        expected = replace(known, leader=self._state.broker_id, isr=replicas.stored)
-        new = replace(expected, isr=wanted)
+        expected = replace(known, leader=self._state.broker_id, isr=replicas.stored, elr=replicas.elr)
+        new = expected.with_isr(wanted, lambda state: partition.config.elr_below(state.settled_count))
         joining = replicas.joining(wanted)
         change = PartitionChange(partition.topic, partition.index, expected, new, joining)
         replicas.propose(wanted)
@@ -162,13 +162,14 @@ class InSyncChanges:
             if set(outcome.isr) != set(replicas.stored):
                 why = "" if outcome.isr == new.isr else ", as others have written"
                 logger.info(
-                    "%s: in sync are %s, were %s%s",
+                    "%s: in sync are %s, were %s%s%s",
                     partition.name,
                     list(outcome.isr),
                     list(replicas.stored),
                     why,
+                    f"; eligible to lead: {list(outcome.elr)}" if outcome.elr else "",
                 )
-            replicas.has_stored(outcome.isr, self._state.monotonic_ms())
+            replicas.has_stored(outcome.isr, outcome.elr, self._state.monotonic_ms())
             self._state.partitions.in_sync_changed(partition)
         # Else there is another leader, or no such partition: the watch tells.
 

@@ -45,14 +45,6 @@ def has_moved(before: PartitionState | None, after: PartitionState | None) -> bo
     )
 
 
-def _least(config: TopicConfig, state: PartitionState) -> int:
-    """Returns how many replicas must be in sync: no more than there are without those that are being added.
-
-    They have to copy everything first: until then acks=all would be refused, and consumers see nothing new.
-    """
-    return min(config.min_insync(state.settled_count), state.settled_count)
-
-
 @dataclass(eq=False, slots=True)
 class _Moving:
     """A log between two roles. `then` gets it instead, if it is no longer wanted here."""
@@ -162,7 +154,8 @@ class Roles:
             self._state.broker_id,
             state.replicas,
             state.isr,
-            min_in_sync=_least(config, state),
+            state.elr,
+            min_in_sync=config.least_in_sync(state.settled_count),
             epoch_start=log.staged_end_address,
             high_watermark=high_watermark,
             now_ms=self._state.monotonic_ms(),
@@ -200,7 +193,8 @@ class Roles:
             led.replicas = self._replicas(state, led.config, led.log, led.visible_address)
         elif led.replicas is not None:
             now_ms = self._state.monotonic_ms()
-            led.replicas.saw(state.replicas, state.isr, _least(led.config, state), now_ms)
+            least = led.config.least_in_sync(state.settled_count)
+            led.replicas.saw(state.replicas, state.isr, state.elr, least, now_ms)
             if led.replicas.is_doubtful:
                 self._state.in_sync_seen(led)
         self._state.partitions.in_sync_changed(led)

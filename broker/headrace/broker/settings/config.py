@@ -292,6 +292,19 @@ class TopicConfig:
         chosen = self.min_insync_replicas
         return default_min_insync(replica_count) if chosen is None else chosen
 
+    def least_in_sync(self, settled_count: int) -> int:
+        """Returns how many replicas of a partition must be in sync: no more than it has without those that
+        are being added. They have to copy everything first: until then acks=all would be refused, and
+        consumers would see nothing new.
+        """
+        return min(self.min_insync(settled_count), settled_count)
+
+    def elr_below(self, settled_count: int) -> int:
+        """Returns below how many in-sync replicas those that leave are eligible to lead (KIP-966): 0, so
+        never, where acks=all does not wait for the fsync. Then a replica that crashes has lost something.
+        """
+        return self.least_in_sync(settled_count) if self.acks_all_waits_for_fsync else 0
+
 
 class BrokerConfig:
     """The broker's own settings; `overrides` are those set, by Kafka's names. Raises `ConfigError`."""
