@@ -203,6 +203,50 @@ def _(asker: Asker) -> Any:
     return [(name_of(each.error_code), len(each.topics)) for each in found]
 
 
+def partitions_of(asker: Asker, names: list[str], most: int, cursor: tuple[str, int] | None = None) -> Any:
+    """By topic the partitions of one answer, and where the next one begins; names by their place in order."""
+    at = None if cursor is None else {"topic_name": cursor[0], "partition_index": cursor[1]}
+    response = asker.ask(
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        0,
+        topics=[{"name": name} for name in names],
+        response_partition_limit=most,
+        cursor=at,
+    )
+    order = sorted(set(names))
+    found = [
+        (
+            order.index(topic.name),
+            name_of(topic.error_code),
+            [(part.partition_index, part.eligible_leader_replicas or ()) for part in topic.partitions],
+        )
+        for topic in response.topics
+    ]
+    following = response.next_cursor
+    return found, following and (order.index(following.topic_name), following.partition_index)
+
+
+@case("DescribeTopicPartitions: any limit, from any place")
+def _(asker: Asker) -> Any:
+    names = first, second = [asker.topic(2, prefix="a"), asker.topic(3, prefix="b")]
+    return [partitions_of(asker, names[::-1], most) for most in (-1, 0, 1, 2, 3, 4, 5, 9)] + [
+        partitions_of(asker, names, most, place)
+        for most in (1, 5)
+        for place in ((first, 1), (first, 9), (second, 2), (second, 3), (second, -1), (first + "-", 2))
+    ]
+
+
+@case("DescribeTopicPartitions: topics that are not there, and one named twice")
+def _(asker: Asker) -> Any:
+    name = asker.topic(1, prefix="m")
+    return [
+        partitions_of(asker, [name, name], 9),
+        partitions_of(asker, [fresh("a"), name, fresh("z")], 1),
+        partitions_of(asker, ["no/name", name], 9),
+        partitions_of(asker, [name], 9, (asker.topic(1, prefix="k"), 0)),
+    ]
+
+
 def elected(asker: Asker, kind: int, topic: str, partitions: list[int]) -> Any:
     response = asker.ask(
         ApiKey.ELECT_LEADERS,

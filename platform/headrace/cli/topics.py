@@ -166,7 +166,8 @@ def describe(
             info = survey.topic(topic)
         problems = survey.problems_of(topic) | offline_logs(admin, topic, survey)
         settings = admin.describe_configs(topic)
-    partitions = partition_rows(survey, topic, problems)
+        eligible = admin.eligible_replicas(topic)
+    partitions = partition_rows(survey, topic, problems, eligible)
     own = {entry.name: entry.value for entry in settings.values() if entry.is_own}
     defaults = {entry.name: entry.value for entry in settings.values() if not entry.is_own}
     if json:

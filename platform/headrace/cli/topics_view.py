@@ -70,7 +70,9 @@ def _partitions(numbers: list[int]) -> str:
     return f"partition{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
 
 
-def partition_rows(survey: Survey, topic: str, problems: Mapping[int, str]) -> list[Row]:
+def partition_rows(
+    survey: Survey, topic: str, problems: Mapping[int, str], eligible: Mapping[int, Sequence[int]]
+) -> list[Row]:
     """Returns what is known of each partition. Addresses and lags that are not known are None."""
     info = survey.topic(topic)
     under_replicated = survey.under_replicated(topic)
@@ -85,6 +87,7 @@ def partition_rows(survey: Survey, topic: str, problems: Mapping[int, str]) -> l
                 "leader_epoch": part.leader_epoch if part.leader_epoch >= 0 else None,
                 "replicas": list(part.replicas),
                 "in_sync": list(part.isr),
+                "eligible": list(eligible.get(number, ())),
                 "adding": list(moving.adding) if moving else [],
                 "removing": list(moving.removing) if moving else [],
                 "lag_bytes": {str(each): lag for each, lag in survey.lag_bytes(topic, part).items()},
@@ -134,10 +137,16 @@ def print_partitions(topic: str, rows: Sequence[Row]) -> None:
             out.print(f"[red]{name} is not served[/]: {plain(row['problem'])}")
         if row["is_under_replicated"]:
             missing = sorted(set(row["replicas"]) - set(row["in_sync"]) - set(row["adding"]))
-            who = f"broker{'' if len(missing) == 1 else 's'} {', '.join(map(str, missing))}"
-            out.print(f"[yellow]{name} is under-replicated[/]: {who} not in sync")
+            out.print(f"[yellow]{name} is under-replicated[/]: {_brokers(missing)} not in sync")
+        if row["eligible"]:
+            out.print(f"{name}: {_brokers(row['eligible'])} eligible to lead, with all that was acknowledged")
         if row["adding"] or row["removing"]:
             out.print(f"{name} moves: it gains {row['adding']} and loses {row['removing']}")
+
+
+def _brokers(numbers: Sequence[int]) -> str:
+    """Returns `broker 2` or `brokers 2, 3`."""
+    return f"broker{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
 
 
 def _lags(lags: Mapping[str, int | None]) -> str:

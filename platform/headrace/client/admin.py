@@ -19,6 +19,7 @@ from headrace.client.calls import EARLIEST as EARLIEST
 from headrace.client.calls import LATEST as LATEST
 from headrace.client.calls import Schema, control_call, list_offsets_call, milliseconds
 from headrace.client.cluster import BrokerAddress, TopicInfo, TopicPartition
+from headrace.client.eligible import eligible_replicas
 from headrace.client.errors import BrokerError, ClientError, NetworkError, UnknownTopicError
 from headrace.client.log_dirs import LogDirectory, log_dirs_call, read_log_dirs
 from headrace.client.network import Network
@@ -192,6 +193,10 @@ class Admin:
         return read_reassignments(
             self._requests.call(list_reassignments_call({topic: partitions}), results_of)
         )
+
+    def eligible_replicas(self, topic: str) -> dict[int, tuple[int, ...]]:
+        """Returns the eligible leader replicas of the topic's partitions that have some (KIP-966)."""
+        return eligible_replicas(lambda call: self._requests.call(call, lambda _: []), topic)
 
     # --- configurations ---
 

@@ -155,35 +155,34 @@ def _wanted(cluster: Cluster, name: str | None, topic_id: UUID | None, version: 
 
 
 def _topic(cluster: Cluster, topic: TopicState) -> Tree:
-    brokers = cluster.view.brokers
-    # The batches of a mirror's copy have the source's leader epochs. A Java consumer that has seen a greater
-    # epoch than Metadata's ignores Metadata, and would never find a new leader: so there is none to compare.
-    mirror = is_mirror(topic.config)
-    partitions = []
-    for index, partition in sorted(topic.partitions.items()):
-        alive = partition.leader in brokers
-        # As in Kafka, a partition whose only log is offline has no leader.
-        is_offline = (partition.leader, topic.name, index) in cluster.offline
-        leads = alive and not is_offline
-        partitions.append(
-            {
-                "error_code": ErrorCode.NONE if leads else ErrorCode.LEADER_NOT_AVAILABLE,
-                "partition_index": index,
-                "leader_id": partition.leader if leads else NO_BROKER,
-                "leader_epoch": NO_EPOCH if mirror else partition.leader_epoch,
-                "replica_nodes": partition.replicas,
-                "isr_nodes": partition.isr,
-                "offline_replicas": tuple(
-                    replica
-                    for replica in partition.replicas
-                    if replica not in brokers or (is_offline and replica == partition.leader)
-                ),
-            }
-        )
     return {
         "error_code": ErrorCode.NONE,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": False,
-        "partitions": partitions,
+        "partitions": [partition_tree(cluster, topic, index) for index in sorted(topic.partitions)],
+    }
+
+
+def partition_tree(cluster: Cluster, topic: TopicState, index: int) -> Tree:
+    """Returns what Metadata tells of a partition."""
+    partition, brokers = topic.partitions[index], cluster.view.brokers
+    # As in Kafka, a partition whose only log is offline has no leader.
+    is_offline = (partition.leader, topic.name, index) in cluster.offline
+    leads = partition.leader in brokers and not is_offline
+    return {
+        "error_code": ErrorCode.NONE if leads else ErrorCode.LEADER_NOT_AVAILABLE,
+        "partition_index": index,
+        "leader_id": partition.leader if leads else NO_BROKER,
+        # The batches of a mirror's copy have the source's leader epochs. A Java consumer that has seen a
+        # greater epoch than Metadata's ignores Metadata, and would never find a new leader: so there is none
+        # to compare.
+        "leader_epoch": NO_EPOCH if is_mirror(topic.config) else partition.leader_epoch,
+        "replica_nodes": partition.replicas,
+        "isr_nodes": partition.isr,
+        "offline_replicas": tuple(
+            replica
+            for replica in partition.replicas
+            if replica not in brokers or (is_offline and replica == partition.leader)
+        ),
     }
