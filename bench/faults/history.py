@@ -80,12 +80,12 @@ def _changes(kind: int, body: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 class Led(NamedTuple):
-    """A partition's state as it was written once."""
+    """A partition's state as it was written once. `able`: the replicas that are in sync, or eligible."""
 
     zxid: int
     leader: int
     leader_epoch: int
-    in_sync: tuple[int, ...]
+    able: tuple[int, ...]
 
 
 def leaders(history: Iterator[Write], topic: str) -> dict[int, list[Led]]:
@@ -96,13 +96,15 @@ def leaders(history: Iterator[Write], topic: str) -> dict[int, list[Led]]:
         if matched is None or matched[1] != topic or not write.data:
             continue
         state = json.loads(write.data)
-        led = Led(write.zxid, int(state["leader"]), int(state["leader_epoch"]), tuple(state["isr"]))
+        able = (*state["isr"], *state.get("elr", ()))
+        led = Led(write.zxid, int(state["leader"]), int(state["leader_epoch"]), able)
         found.setdefault(int(matched[2]), []).append(led)
     return found
 
 
 def problems(states: Mapping[int, list[Led]]) -> list[str]:
-    """Returns what must never be: two leaders in an epoch, an epoch that fell, a leader out of sync."""
+    """Returns what must never be: two leaders in an epoch, an epoch that fell, a leader out of sync
+    that is not eligible either."""
     found: list[str] = []
     for index, history in states.items():
         of_epoch: dict[int, int] = {}
@@ -120,9 +122,9 @@ def problems(states: Mapping[int, list[Led]]) -> list[str]:
                 found.append(
                     f"partition {index}: epoch {before.leader_epoch} was followed by {after.leader_epoch}"
                 )
-            if after.leader not in (NO_LEADER, before.leader) and after.leader not in before.in_sync:
+            if after.leader not in (NO_LEADER, before.leader) and after.leader not in before.able:
                 found.append(
                     f"partition {index}: broker {after.leader} leads from epoch {after.leader_epoch}, and was"
-                    f" not in sync: {before.in_sync}"
+                    f" neither in sync nor eligible: {before.able}"
                 )
     return found

@@ -53,7 +53,8 @@ class Site(SomePartitions):
         return {
             each.index
             for each in self.all
-            if each.replicas is not None and each.replicas.wanted(self.now_ms, LAG_MAX_MS, live) == (LEADER,)
+            if each.replicas is not None
+            and each.replicas.wanted(self.now_ms, LAG_MAX_MS, live, 0) == (LEADER,)
         }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.broker.leadership.controller import leaderless_warnings
@@ -17,7 +17,6 @@ from headrace.broker.leadership.decisions import (
     prefer,
     reassign,
     without,
-    without_log,
 )
 from headrace.coordination.partition_states import PartitionChange
 from headrace.coordination.topics import NO_LEADER, ElrBelow, PartitionState
@@ -124,28 +123,14 @@ def test_a_broker_leaves_only_what_others_can_take(
     after = without(state, leaver, alive, minimum)
     check(state, after)
     assert without(after, leaver, alive, minimum) == after
-    if after == state:
-        assert leaver not in state.isr or not (set(state.isr) - {leaver}) & alive
+    in_sync, eligible = (set(each) & alive - {leaver} for each in (state.isr, state.elr))
+    if leaver in state.isr and in_sync:
+        assert set(after.isr) == set(state.isr) - {leaver} and after.leader != leaver
+        assert after.leader in in_sync if state.leader == leaver else after.leader == state.leader
+    elif leaver == state.leader and eligible:
+        assert after.isr == (after.leader,) and after.leader in eligible, "nobody in sync is alive"
     else:
-        assert leaver not in after.isr and after.leader != leaver
-        assert set(after.isr) == set(state.isr) - {leaver}
-        assert after.leader in alive or state.leader != leaver
-
-
-@given(states(), SETS, MINIMA)
-def test_a_leader_without_its_log_gives_way_and_is_not_chosen_again(
-    state: PartitionState, alive: frozenset[int], minimum: ElrBelow
-) -> None:
-    assume(state.leader != NO_LEADER)
-    after = without_log(state, state.leader, alive, minimum)
-    check(state, after)
-    others = {*state.isr, *state.elr} & alive - {state.leader}
-    if not others:
         assert after == state, "it is waited for"
-        return
-    assert after.leader in others and state.leader not in {*after.isr, *after.elr}
-    assert after.leader in state.isr or not set(state.isr) & alive - {state.leader}
-    assert without_log(after, state.leader, alive, minimum) == after
 
 
 @given(states(), SETS)
@@ -292,10 +277,24 @@ def test_an_eligible_replica_is_waited_for_and_leads_when_it_is_back() -> None:
     assert elected == at(3, 7, (3,)) and is_unclean(gone, elected, Brokers({3}))
 
 
+def test_an_eligible_replica_whose_log_is_offline_is_waited_for() -> None:
+    two = below(2)
+    alone = replace(at(1, 5, (1,)), elr=(2,))
+    gone = elect(alone, Brokers({2, 3}), two, unclean=False, offline={2})
+    assert gone == replace(at(NO_LEADER, 6, (1,)), elr=(2,))
+    assert elect(gone, Brokers({2, 3}), two, unclean=True, offline={2}) == at(3, 7, (3,))
+    assert elect(gone, Brokers({1, 2}), two, unclean=False, offline={2}) == replace(at(1, 7, (1,)), elr=(2,))
+    assert without(alone, 1, {3}, two) == alone, "its log may be opened again"
+    assert without(alone, 1, {2, 3}, two) == replace(at(2, 6, (2,)), elr=(1,))
+
+
 def test_replicas_of_a_reassignment_stay_eligible_only_while_they_are_replicas() -> None:
     state = replace(at(1, 5, (1,)), elr=(2, 3))
     moving = reassign(state, (1, 2, 4))
     assert moving.elr == (2, 3) and moving.removing == (3,)
+    assert reassign(replace(at(1, 5, (1,), (1, 4)), adding=(4,), elr=(4,)), (1, 6)).removing == (4,), (
+        "one that was being added, and has everything, is not forgotten"
+    )
     assert reassign(moving, (1, 2)).elr == (2, 3), "one that is to go is a replica until then"
     caught_up = moving.with_isr((1, 2, 4), below(3))
     assert complete(caught_up, {1, 2, 4}) == PartitionState(1, 5, (1, 2, 4), (1, 2, 4))

@@ -14,6 +14,7 @@ from headrace.replication.in_sync import UNKNOWN_ADDRESS, InSyncReplicas
 LEADER, LAG_MAX_MS = 1, 1_000.0
 ALL = (1, 2, 3)
 EPOCH = 7  # of every broker's registration
+NONE = 0  # are eligible that leave
 MINIMA = st.integers(1, 3)
 
 
@@ -57,7 +58,7 @@ def test_a_proposal_counts_beside_what_is_stored_until_its_outcome_is_known() ->
     asked(replicas, 2, 500)
     replicas.advance(500)
     asked(replicas, 3, 500)
-    assert replicas.wanted(0, LAG_MAX_MS, ALL) == ALL
+    assert replicas.wanted(0, LAG_MAX_MS, ALL, NONE) == ALL
     replicas.propose(ALL)
     asked(replicas, 2, 900)
     assert not replicas.advance(900), "broker 3 may be in sync, and has 500"
@@ -72,7 +73,7 @@ def test_who_was_removed_counts_until_that_is_stored_and_seen() -> None:
     asked(replicas, 3, 100, end=500)
     replicas.advance(500)
     asked(replicas, 2, 900, end=900, now_ms=2_000)
-    assert replicas.wanted(2_000, LAG_MAX_MS, ALL) == (1, 2)
+    assert replicas.wanted(2_000, LAG_MAX_MS, ALL, NONE) == (1, 2)
     replicas.propose((1, 2))
     assert not replicas.advance(900)
     replicas.has_stored((1, 2), (), 2_000)
@@ -102,14 +103,34 @@ def test_it_stands_still_until_nobody_is_eligible_in_zookeeper() -> None:
     replicas = leader((1,), min_in_sync=2)
     replicas.has_stored((1,), (2, 3), 0)
     replicas.saw(ALL, (1,), (2, 3), 2, 0)
-    assert replicas.wanted(0, LAG_MAX_MS, ALL) is None, "nothing is to change while too few are in sync"
+    assert replicas.wanted(0, LAG_MAX_MS, ALL, 2) is None, "nothing is to change while too few are in sync"
     replicas.saw(ALL, (1,), (2, 3), 1, 0)
     assert not replicas.is_below_min and not replicas.advance(500)
-    assert replicas.wanted(0, LAG_MAX_MS, ALL) == (1,)
+    assert replicas.wanted(0, LAG_MAX_MS, ALL, 1) == (1,)
     replicas.propose((1,))
     assert not replicas.advance(500)
     replicas.has_stored((1,), (), 0)
-    assert replicas.advance(500) and replicas.wanted(0, LAG_MAX_MS, ALL) is None
+    assert replicas.advance(500) and replicas.wanted(0, LAG_MAX_MS, ALL, NONE) is None
+
+
+def test_an_eligible_replica_that_lacks_something_is_found_out() -> None:
+    """Somebody removed its log, or put an older copy back, on the same disk."""
+    replicas = InSyncReplicas(
+        LEADER, ALL, (1,), (2, 3), min_in_sync=2, epoch_start=500, high_watermark=500, now_ms=0.0
+    )
+    asked(replicas, 2, 500)
+    assert not replicas.unfit and replicas.wanted(0, LAG_MAX_MS, (1,), 2) is None, "3 has not asked yet"
+    asked(replicas, 3, 499)
+    assert replicas.unfit == {3} and replicas.wanted(0, LAG_MAX_MS, (1,), 2) == (1,)
+
+
+def test_a_leader_that_is_alone_has_been_left_if_an_eligible_one_may_lead() -> None:
+    alone = leader((1,), min_in_sync=2)
+    assert not alone.has_been_left(9_000, 3_000), "nobody else can be elected"
+    alone.has_stored((1,), (2,), 0)
+    assert alone.has_been_left(9_000, 3_000)
+    asked(alone, 2, 0, now_ms=8_000)
+    assert not alone.has_been_left(9_000, 3_000)
 
 
 def test_a_follower_joins_at_the_high_watermark_and_the_start_of_the_epoch() -> None:
@@ -117,15 +138,15 @@ def test_a_follower_joins_at_the_high_watermark_and_the_start_of_the_epoch() -> 
     replicas.high_watermark = 500
     assert not replicas.is_settled
     asked(replicas, 3, 550)
-    assert replicas.wanted(0, LAG_MAX_MS, ALL) is None
+    assert replicas.wanted(0, LAG_MAX_MS, ALL, NONE) is None
     asked(replicas, 3, 600)
-    assert replicas.wanted(0, LAG_MAX_MS, ALL) == ALL
-    assert replicas.wanted(0, LAG_MAX_MS, (1, 2)) is None, "it is dead"
+    assert replicas.wanted(0, LAG_MAX_MS, ALL, NONE) == ALL
+    assert replicas.wanted(0, LAG_MAX_MS, (1, 2), NONE) is None, "it is dead"
     replicas.asked(3, 600, 1_000, 0, -1)
-    assert replicas.wanted(0, LAG_MAX_MS, ALL) is None, "nobody knows which registration asked"
+    assert replicas.wanted(0, LAG_MAX_MS, ALL, NONE) is None, "nobody knows which registration asked"
     asked(replicas, 3, 600)
     replicas.lost(3)
-    assert replicas.wanted(0, LAG_MAX_MS, ALL) is None, "its log does not agree"
+    assert replicas.wanted(0, LAG_MAX_MS, ALL, NONE) is None, "its log does not agree"
 
 
 def test_a_follower_that_reaches_what_the_leader_had_at_its_last_fetch_has_caught_up() -> None:
@@ -133,10 +154,10 @@ def test_a_follower_that_reaches_what_the_leader_had_at_its_last_fetch_has_caugh
     asked(replicas, 2, 900, end=900, now_ms=800)
     for now_ms, address in ((500, 100), (900, 500), (1_600, 900)):
         asked(replicas, 3, address, end=address + 400, now_ms=now_ms)
-    assert replicas.wanted(1_750, LAG_MAX_MS, ALL) is None, "at 900 ms the leader had 900"
-    assert replicas.wanted(1_850, LAG_MAX_MS, ALL) == (1, 3), "broker 2 has not asked since 800 ms"
-    assert replicas.wanted(1_850, LAG_MAX_MS, (1, 2)) == (1,), "broker 3 is dead"
-    assert replicas.wanted(1_950, LAG_MAX_MS, ALL) == (1,)
+    assert replicas.wanted(1_750, LAG_MAX_MS, ALL, NONE) is None, "at 900 ms the leader had 900"
+    assert replicas.wanted(1_850, LAG_MAX_MS, ALL, NONE) == (1, 3), "broker 2 has not asked since 800 ms"
+    assert replicas.wanted(1_850, LAG_MAX_MS, (1, 2), NONE) == (1,), "broker 3 is dead"
+    assert replicas.wanted(1_950, LAG_MAX_MS, ALL, NONE) == (1,)
 
 
 def test_who_has_joined_gets_time() -> None:
@@ -146,8 +167,8 @@ def test_who_has_joined_gets_time() -> None:
     asked(replicas, 3, 200, end=500, now_ms=5_000)
     replicas.propose(ALL)
     replicas.has_stored(ALL, (), 5_000)
-    assert replicas.wanted(5_900, LAG_MAX_MS, ALL) is None
-    assert replicas.wanted(6_100, LAG_MAX_MS, ALL) == (1,)
+    assert replicas.wanted(5_900, LAG_MAX_MS, ALL, NONE) is None
+    assert replicas.wanted(6_100, LAG_MAX_MS, ALL, NONE) == (1,)
 
 
 def test_another_change_in_zookeeper_is_read() -> None:
@@ -196,7 +217,7 @@ class Elections(RuleBasedStateMachine):
     @rule(live=st.sampled_from([ALL, (1, 2), (1, 3), (1,)]))
     def propose(self, live: tuple[int, ...]) -> None:
         """As `InSyncChanges` does; the topic's setting may be newer to it than to the controller."""
-        wanted = self.replicas.wanted(self.now_ms, LAG_MAX_MS, live)
+        wanted = self.replicas.wanted(self.now_ms, LAG_MAX_MS, live, self.below(self.stored))
         if wanted is not None:
             known = replace(self.stored, isr=self.replicas.stored, elr=self.replicas.elr)
             self.expected, self.new = known, known.with_isr(wanted, self.below)

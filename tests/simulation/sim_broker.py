@@ -27,6 +27,7 @@ from headrace.broker.leadership.config_of import config_of
 from headrace.broker.leadership.controller import Controller
 from headrace.broker.lookups import Lookups
 from headrace.broker.partitions import Partitions
+from headrace.broker.replicas.offline_news import OfflineNews
 from headrace.broker.replicas.replication import Replication
 from headrace.broker.service import BrokerService
 from headrace.broker.settings.config import BrokerConfig
@@ -37,6 +38,7 @@ from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
 from headrace.coordination.disk_ages import DiskAges
 from headrace.coordination.election import Reign
 from headrace.coordination.errors import CoordinationError, NoNodeError, SessionClosedError
+from headrace.coordination.offline_logs import OfflineLogRegistry, OfflineNames
 from headrace.coordination.partition_states import GuardError
 from headrace.coordination.producer_ids import allocate_block
 from headrace.coordination.topics import TopicRegistry, TopicState
@@ -183,6 +185,13 @@ class SimBroker:
         )
         self.loop.every(CHECK_INTERVAL_MS, guard.check)
         self.controller = SimController(self)
+        self._offline_news = OfflineNews(
+            OfflineLogRegistry(self.session),
+            cast(Any, self.control),
+            self.loop.call_later,
+            self.state.own_offline,
+        )
+        self.state.offline_changed = self._offline_news.changed
         ids = ProducerIds(cast(Any, self.control), lambda: allocate_block(self.session, PRODUCER_IDS))
         self.service = BrokerService(self.state, ids)
         # Turns of control requests go by the CPU that they took: no world would repeat.
@@ -255,6 +264,7 @@ class SimBroker:
                     self.session.delete(path)
                 except NoNodeError:
                     continue
+        self._offline_news.registry.forget(self.number)
         topics = self.registry.list()
         self._brokers.register(self._registration(host), wait_s=0)
         return topics
@@ -277,6 +287,8 @@ class SimBroker:
         self._ageing.begin(lambda _, call: self.loop.every(AGE_INTERVAL_MS, call), self.control)
         self._brokers.watch(self._brokers_changed)
         self.registry.watch(self._topics_changed)
+        self._offline_news.start()
+        self._offline_news.registry.watch(self._offline_changed)
         self.controller.start()
         self.network.hosts[self.number] = Host(self.life, self.service, self.loop.wake)
 
@@ -289,6 +301,10 @@ class SimBroker:
             self.replication.brokers_changed()
 
         self.loop.post(see)
+
+    def _offline_changed(self, names: OfflineNames) -> None:
+        self.controller.offline_changed(names)
+        self.loop.post(lambda: self.state.see_offline(names) and self.replication.offline_changed())
 
     def _topics_changed(self, topics: dict[str, TopicState]) -> None:
         self.controller.topics_changed(topics)
@@ -338,7 +354,7 @@ class SimBroker:
         def give_away() -> None:
             view = self.state.view
             settings = config_of(self.state.config)
-            departure.give_away(self.registry, self.number, view.topics, view.brokers, settings)
+            departure.give_away(self.registry, self.number, view.topics, view.brokers, settings, view.offline)
 
         def stop() -> None:
             self.state.partitions.commit()

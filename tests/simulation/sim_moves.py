@@ -133,7 +133,9 @@ class Moves:
 
     @staticmethod
     def _admin_of(broker: SimBroker) -> LeadershipAdmin:
-        return LeadershipAdmin(broker.registry, lambda: broker.state.view, broker.state.topic_config)
+        return LeadershipAdmin(
+            broker.registry, lambda: broker.state.view, broker.state.offline_logs, broker.state.topic_config
+        )
 
 
 def _answered(_: object, error: Exception | None) -> None:

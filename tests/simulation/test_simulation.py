@@ -67,7 +67,12 @@ def test_who_is_elected_while_its_predecessors_session_lives_does_not_lead() -> 
                     clock.run_until(clock.now_ms + 3_000)
             leader = world.brokers[world.state()["leader"]]
             assert leader.number != preferred and preferred in world.state()["isr"]
-            admin = LeadershipAdmin(leader.registry, lambda: leader.state.view, leader.state.topic_config)
+            admin = LeadershipAdmin(
+                leader.registry,
+                lambda: leader.state.view,
+                leader.state.offline_logs,
+                leader.state.topic_config,
+            )
             assert admin.elect_preferred(TOPIC, [0]) == {0: None}
             elected = world.state()
             assert elected["leader"] == preferred

@@ -279,7 +279,7 @@ class Broker:
         self._brokers.watch(self._brokers_changed)
         self._topics.watch(self._topics_changed)
         self._offline_news.start()
-        self._offline_news.registry.watch(lambda names: self._loop.post(lambda: self._see_offline(names)))
+        self._offline_news.registry.watch(self._offline_changed)
 
     def _brokers_changed(self, brokers: list[BrokerRegistration]) -> None:
         """Called on the session's callback thread."""
@@ -311,10 +311,10 @@ class Broker:
         own = configs.get(self._options.broker_id, {})
         self._state.throttles.configure(own, self._state.monotonic_ms())
 
-    def _see_offline(self, names: OfflineNames) -> None:
-        others = frozenset(name for name in names if name[0] != self._options.broker_id)
-        if others != self._state.view.offline:
-            self._state.view = self._state.view.with_offline(others)
+    def _offline_changed(self, names: OfflineNames) -> None:
+        """Called on the session's callback thread."""
+        self._controller.offline_changed(names)
+        self._loop.post(lambda: self._state.see_offline(names) and self._replication.offline_changed())
 
     def _topics_changed(self, topics: dict[str, TopicState]) -> None:
         """Called on the session's callback thread."""
@@ -358,8 +358,10 @@ class Broker:
         def leave() -> list[str]:
             self._membership.withdraw_front()
             if gives_away:
-                settings = config_of(self._config)
-                depart(self._topics, broker_id, view.topics, view.brokers, settings, admin.served_by_leader)
+                known, offline = config_of(self._config), view.offline
+                depart(
+                    self._topics, broker_id, view.topics, view.brokers, known, offline, admin.served_by_leader
+                )
             return self._membership.leave_balancers(broker_id)
 
         self._own_work.submit(leave, self._left)

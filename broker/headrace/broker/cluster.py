@@ -28,8 +28,8 @@ def metric_name(topic: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The live brokers and all topics. `version` grows with every change. `offline`: partitions that other
-    brokers lead and cannot serve, as (broker, topic, partition). `names_by_metric` has one topic for each
+    """The live brokers and all topics. `version` grows with every change. `offline`: logs of other
+    brokers that are offline, as (broker, topic, partition). `names_by_metric` has one topic for each
     name that topics have in metrics. `broker_configs`: settings of brokers that were set while they ran.
     """
 

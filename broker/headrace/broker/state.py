@@ -72,7 +72,7 @@ CUT_OFF: Final = (
 @dataclass
 class BrokerState:
     """Used on the loop's thread only. `control`: threads for calls to ZooKeeper and to other brokers;
-    `codec`: a thread for large messages. `unopened`: the partitions led here that are offline, and why.
+    `codec`: a thread for large messages. `unopened`: the partitions whose logs are offline here, and why.
     `damage`: what the scrub knows of this broker's disk. `followed`: the replicas that are open here and led
     by others.
 
@@ -190,7 +190,7 @@ class BrokerState:
     # --- partitions that are offline ---
 
     def note_unopened(self, name: PartitionName, problem: str) -> None:
-        """Notes that a partition that this broker leads is offline: its log failed, or cannot be opened."""
+        """Notes that this broker's log of a partition is offline: it failed, or cannot be opened."""
         self.unopened[name] = problem
         self._changed_offline()
 
@@ -216,7 +216,19 @@ class BrokerState:
     def leaderless(self) -> frozenset[OfflineName]:
         """Returns the partitions of which this broker knows no leader that serves them."""
         own = ((self.broker_id, name.topic, name.partition) for name in self.cut_off)
-        return self.view.offline | self.own_offline() | frozenset(own)
+        return self.offline_logs() | frozenset(own)
+
+    def offline_logs(self) -> frozenset[OfflineName]:
+        """Returns the logs of all brokers, of this one, too, that are known to be offline."""
+        return self.view.offline | self.own_offline()
+
+    def see_offline(self, names: frozenset[OfflineName]) -> bool:
+        """Takes what ZooKeeper holds; returns whether that is new of other brokers' logs."""
+        others = frozenset(name for name in names if name[0] != self.broker_id)
+        is_new = others != self.view.offline
+        if is_new:
+            self.view = self.view.with_offline(others)
+        return is_new
 
     def own_offline(self) -> frozenset[OfflineName]:
         """Returns what other brokers call the partitions that are offline here."""

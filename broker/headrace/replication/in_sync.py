@@ -113,7 +113,7 @@ class InSyncReplicas:
         before = self._followers
         self._followers = {
             replica: before.get(replica) or FollowerProgress(caught_up_ms=now_ms)
-            for replica in (*self.replicas, *self.maximal)
+            for replica in (*self.replicas, *self.maximal, *self.elr)
             if replica != self.broker_id
         }
         self._count()
@@ -194,9 +194,11 @@ class InSyncReplicas:
         }
 
     def has_been_left(self, now_ms: float, silent_ms: float) -> bool:
-        """Whether no other in-sync replica has asked for so long: they may follow another leader."""
-        return bool(self._counted) and all(
-            now_ms - max(follower.asked_ms, follower.caught_up_ms) > silent_ms for follower in self._counted
+        """Whether no other replica that can be elected has asked for so long: they may follow another
+        leader."""
+        able = [self._followers[each] for each in {*self.maximal, *self.elr} if each != self.broker_id]
+        return bool(able) and all(
+            now_ms - max(follower.asked_ms, follower.caught_up_ms) > silent_ms for follower in able
         )
 
     # --- changes of the set ---
@@ -209,9 +211,12 @@ class InSyncReplicas:
             follower.caught_up_ms = min(now_ms, follower.caught_up_ms + stood_ms)
             follower.asked_ms = min(now_ms, follower.asked_ms + stood_ms)
 
-    def wanted(self, now_ms: float, lag_max_ms: float, live: Collection[int]) -> tuple[int, ...] | None:
-        """Returns the in-sync set to propose; None to leave it as it is, or while a proposal is open. With
-        enough in sync it is proposed as it is if ZooKeeper still holds eligible leader replicas.
+    def wanted(
+        self, now_ms: float, lag_max_ms: float, live: Collection[int], elr_below: int
+    ) -> tuple[int, ...] | None:
+        """Returns the in-sync set to propose; None to leave it as it is, or while a proposal is open. It is
+        proposed as it is to end the eligibility of replicas: of the `unfit`, or of all if no fewer than
+        `elr_below` are in sync.
 
         A live replica joins once it has reached the high watermark and the start of this leader's epoch. A
         replica leaves when it is dead, or has not caught up for `lag_max_ms`.
@@ -223,8 +228,8 @@ class InSyncReplicas:
             for replica in self.replicas
             if replica == self.broker_id or (replica in live and self._belongs(replica, now_ms, lag_max_ms))
         )
-        holds_up = bool(self.elr) and not self.is_below_min
-        return None if set(wanted) == set(self.stored) and not holds_up else wanted
+        is_elr_wrong = bool(self.elr) and (len(self.stored) >= elr_below or bool(self.unfit))
+        return None if set(wanted) == set(self.stored) and not is_elr_wrong else wanted
 
     def _belongs(self, replica: int, now_ms: float, lag_max_ms: float) -> bool:
         follower = self._followers[replica]
@@ -232,6 +237,13 @@ class InSyncReplicas:
             return now_ms - follower.caught_up_ms <= lag_max_ms
         has_asked = now_ms - follower.asked_ms <= lag_max_ms and follower.broker_epoch != UNKNOWN_EPOCH
         return has_asked and follower.end_address >= max(self.high_watermark, self.epoch_start)
+
+    @property
+    def unfit(self) -> frozenset[int]:
+        """The eligible replicas that lack something below the high watermark after all: their logs were
+        removed, or put back from an older copy."""
+        ends = {replica: self.end_address(replica) for replica in self.elr}
+        return frozenset(r for r, end in ends.items() if UNKNOWN_ADDRESS < end < self.high_watermark)
 
     @property
     def is_doubtful(self) -> bool:
@@ -264,7 +276,7 @@ class InSyncReplicas:
                 follower.caught_up_ms = max(follower.caught_up_ms, now_ms)
         self.stored, self.elr = tuple(in_sync), tuple(elr)
         self.proposed = None
-        for replica in self.stored:
+        for replica in (*self.stored, *self.elr):
             if replica != self.broker_id:
                 self._followers.setdefault(replica, FollowerProgress(caught_up_ms=now_ms))
         self._count()

@@ -1,4 +1,4 @@
-"""The partitions whose leaders cannot serve them, since their logs are offline: an ephemeral node for each.
+"""The brokers' logs that are offline, so that these partitions cannot be served: an ephemeral node for each.
 
 All of it is in the nodes' names, so one watch of the children sees every change.
 """

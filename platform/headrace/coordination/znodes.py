@@ -5,7 +5,7 @@ Names are Kafka's (0.8 to 3.x) where Kafka has one, so that its tools work. JSON
     /brokers/ids/<id>                              ephemeral  BrokerRegistration as JSON
     /brokers/topics                                data       empty; its version counts changes of any topic
     /brokers/topics/<topic>                        data       {"topic_id", "partitions": {"0": [1, 2]}}
-    /brokers/topics/<topic>/partitions/<p>/state   data       {"leader", "leader_epoch", "isr"}
+    /brokers/topics/<topic>/partitions/<p>/state   data       {"leader", "leader_epoch", "isr", "elr"}
     /config/topics/<topic>                         data       {"config": {"retention.ms": "…"}}
     /config/brokers                                data       empty; its version counts changes of any broker
     /config/brokers/<broker id>                    data       {"config": {"headrace.drained": "true"}}
@@ -23,7 +23,7 @@ Names are Kafka's (0.8 to 3.x) where Kafka has one, so that its tools work. JSON
     /headrace/disks/<broker id>                    data       {"directory_id", "age"}: how old its disk is
     /headrace/fronts/<broker id>                   ephemeral  {"host", "port"} for balancers to connect to
     /headrace/balanced/<broker id>-<balancer>      ephemeral  empty: this balancer may send it connections
-    /headrace/offline/<broker id>-<topic>-<p>      ephemeral  empty: its leader cannot serve this partition
+    /headrace/offline/<broker id>-<topic>-<p>      ephemeral  empty: this broker's log is offline
     /headrace/drill                                ephemeral  the drill that works on the canary's table
     /headrace/mirrors/<topic>                      data       {"partitions": [["east", 0], ["west", 0], …],
                                                                "topic_ids": {"0": source's topic id, …}}

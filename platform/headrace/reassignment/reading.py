@@ -44,8 +44,8 @@ def _problem(survey: ReplicaSurvey, key: Key) -> str | None:
     part = survey.partitions[key]
     if part.leader not in survey.brokers:
         return (
-            f"it has no leader, so nothing can be copied: start one of brokers {sorted(part.isr)}, which are "
-            "in sync, or delete its topic"
+            "it has no leader, so nothing can be copied: start one of the brokers that are in sync, or "
+            f"eligible (`headrace topics describe {key[0]}`), or delete its topic"
         )
     if key in survey.unsettled:
         return "its replicas change just now: try again"

@@ -29,7 +29,7 @@ class LeadershipService:
     """Serves the three APIs."""
 
     def __init__(self, state: BrokerState, registry: TopicRegistry) -> None:
-        self._admin = LeadershipAdmin(registry, lambda: state.view, state.topic_config)
+        self._admin = LeadershipAdmin(registry, lambda: state.view, state.offline_logs, state.topic_config)
 
     def serve(self, service: BrokerService) -> None:
         service.add(ApiKey.ELECT_LEADERS, Api(0, 2, self.elect))

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from headrace.broker.cluster import ClusterView
 from headrace.broker.errors import Refused
-from headrace.broker.leadership.config_of import ConfigOf, elr_below
+from headrace.broker.leadership.config_of import ConfigOf, elr_below_of
 from headrace.broker.leadership.decisions import Brokers, cancel, complete, elect, prefer, reassign
 from headrace.coordination.errors import BadVersionError, CoordinationError, TopicNotRegisteredError
+from headrace.coordination.offline_logs import OfflineNames
 from headrace.coordination.partition_states import PartitionChange
 from headrace.coordination.topics import NO_LEADER, PartitionState, TopicRegistry, TopicState
 from headrace.wire.errors import ErrorCode
@@ -31,11 +33,19 @@ Outcome = dict[int, Refused | None]
 
 
 class LeadershipAdmin:
-    """`view` returns the present view of the cluster, `config_of` a topic's settings."""
+    """`view` returns the present view of the cluster, `offline` all logs that are known to be offline,
+    `config_of` a topic's settings."""
 
-    def __init__(self, registry: TopicRegistry, view: Callable[[], ClusterView], config_of: ConfigOf) -> None:
+    def __init__(
+        self,
+        registry: TopicRegistry,
+        view: Callable[[], ClusterView],
+        offline: Callable[[], OfflineNames],
+        config_of: ConfigOf,
+    ) -> None:
         self._registry = registry
         self._view = view
+        self._offline = offline
         self._config_of = config_of
 
     def elect_preferred(self, topic: str, partitions: Iterable[int]) -> Outcome:
@@ -56,24 +66,26 @@ class LeadershipAdmin:
         return self._change(topic, dict.fromkeys(partitions, decide))
 
     def elect_unclean(self, topic: str, partitions: Iterable[int]) -> Outcome:
-        """Gives partitions that have no leader to any replica that is alive, in sync or not."""
+        """Gives partitions that have no leader, or one whose log is offline, to any replica that is alive, in
+        sync or not."""
 
-        def decide(topic_state: TopicState, state: PartitionState) -> PartitionState:
-            alive = self._alive
-            if state.leader in alive:
+        def decide(index: int, known: TopicState, state: PartitionState) -> PartitionState:
+            offline = self._offline()
+            able = frozenset(r for r in self._alive if (r, topic, index) not in offline)
+            if state.leader in able:
                 raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"broker {state.leader} leads it")
-            new = elect(state, Brokers(alive), elr_below(self._config_of, topic_state), unclean=True)
-            if new.leader == NO_LEADER or new.leader not in alive:
+            new = elect(state, Brokers(able), elr_below_of(known, self._config_of), unclean=True)
+            if new.leader == NO_LEADER or new.leader not in able:
                 raise Refused(
                     ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-                    f"none of brokers {list(state.replicas)} is alive",
+                    f"none of brokers {list(state.replicas)} is alive with this log online",
                 )
             logger.warning(
                 "%s: broker %d is made leader on request; in sync were %s", topic, new.leader, list(state.isr)
             )
             return new
 
-        return self._change(topic, dict.fromkeys(partitions, decide))
+        return self._change(topic, {index: partial(decide, index) for index in partitions})
 
     def reassign(self, topic: str, wanted: Mapping[int, Sequence[int] | None]) -> Outcome:
         """Begins to move partitions to other replicas; None calls a reassignment off."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from headrace.broker.leadership.config_of import ConfigOf, elr_below
+from headrace.broker.leadership.config_of import ConfigOf, elr_below_of
 from headrace.broker.leadership.decisions import Brokers, complete, elect, is_unclean, prefer
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
 from headrace.coordination.election import ControllerElection, Reign
@@ -27,6 +27,7 @@ from headrace.coordination.errors import (
     TopicNotRegisteredError,
 )
 from headrace.coordination.handled_brokers import HandledBrokers
+from headrace.coordination.offline_logs import OfflineNames
 from headrace.coordination.partition_states import GuardError, PartitionChange, StaleBrokerError
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.topics import NO_LEADER, TopicRegistry, TopicState
@@ -44,10 +45,11 @@ Topics = Mapping[str, TopicState]
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What the controller knows: all topics and the brokers that are registered."""
+    """What the controller knows: all topics, the brokers that are registered, and their logs that are offline."""
 
     topics: Topics
     brokers: Mapping[int, BrokerRegistration]
+    offline: OfflineNames = frozenset()
 
 
 def decide(
@@ -59,11 +61,12 @@ def decide(
     """
     changes: list[PartitionChange] = []
     for topic in cluster.topics.values():
-        below = elr_below(config_of, topic)
+        below = elr_below_of(topic, config_of)
         for index, state in topic.partitions.items():
-            new = elect(state, brokers, below, unclean=False)
+            offline = {r for r in state.replicas if (r, topic.name, index) in cluster.offline}
+            new = elect(state, brokers, below, unclean=False, offline=offline)
             if new.leader == NO_LEADER and config_of(topic).unclean_leader_election:
-                new = elect(state, brokers, below, unclean=True)
+                new = elect(state, brokers, below, unclean=True, offline=offline)
             new = complete(new, brokers.alive)
             if rebalance:
                 new = prefer(new, brokers.alive)
@@ -147,6 +150,11 @@ class Controller:
 
     # --- any thread ---
 
+    def offline_changed(self, offline: OfflineNames) -> None:
+        with self._lock:
+            self._known = replace(self._known, offline=offline)
+        self._wake.set()
+
     def topics_changed(self, topics: Topics) -> None:
         with self._lock:
             self._known = replace(self._known, topics=topics)
@@ -163,7 +171,7 @@ class Controller:
             brokers = {broker.broker_id: broker for broker in self._registry.live()}
             topics = self._topics.list()
             with self._lock:
-                self._known = Cluster(topics, brokers)
+                self._known = replace(self._known, topics=topics, brokers=brokers)
             self._read_in = reign.epoch
         self._reign = reign
         self._on_reign(None if reign is None else reign.broker_id)
@@ -228,12 +236,12 @@ class Controller:
         for change in changes:
             if is_unclean(change.expected, change.new, brokers):
                 logger.warning(
-                    "%s-%d: no in-sync replica is alive; broker %d leads it by an unclean election: records "
+                    "%s-%d: no replica is alive that was in sync, or is eligible; broker %d leads it by an unclean election: records "
                     "that only brokers %s had are lost",
                     change.topic,
                     change.partition,
                     change.new.leader,
-                    list(change.expected.isr),
+                    [*change.expected.isr, *change.expected.elr],
                 )
         begun_s = time.monotonic()
         problems = self._topics.set_partition_states(changes, guard=reign.guard)

@@ -30,8 +30,16 @@ class Brokers:
         return {broker for broker, epoch in self.other_disks.items() if state.created_zxid < epoch}
 
 
-def elect(state: PartitionState, brokers: Brokers, elr_below: ElrBelow, *, unclean: bool) -> PartitionState:
-    """Returns the state after brokers died or returned.
+def elect(
+    state: PartitionState,
+    brokers: Brokers,
+    elr_below: ElrBelow,
+    *,
+    unclean: bool,
+    offline: Set[int] = frozenset(),
+) -> PartitionState:
+    """Returns the state after brokers died or returned. `offline`: those whose log of this partition is known
+    to be offline.
 
     A broker that is dead or bounced leaves the in-sync set, unless none is left: the last members stay, since
     they may be the only ones with all that was acknowledged. A leader that went is followed by the first
@@ -48,12 +56,12 @@ def elect(state: PartitionState, brokers: Brokers, elr_below: ElrBelow, *, uncle
     if steady or returned:
         new = state.with_isr(steady or returned, elr_below, empty)
         return new if state.leader in steady else _elected(new, _first(state, new.isr))
-    alive = tuple(r for r in state.replicas if r in brokers.alive)
-    eligible = [r for r in alive if r in state.elr and r not in empty]
+    able = [r for r in state.replicas if r in brokers.alive and r not in offline]
+    eligible = [r for r in able if r in state.elr and r not in empty]
     if eligible:
         leader = min(eligible, key=lambda r: r in brokers.bounced)
         return _elected(state.with_isr((leader,), elr_below, empty), leader)
-    candidates = sorted(alive, key=lambda r: (r in empty, r in state.adding))
+    candidates = sorted(able, key=lambda r: (r in empty, r in state.adding))
     if unclean and candidates:
         return _elected(replace(state, isr=(candidates[0],), elr=()), candidates[0])
     waiting = replace(state, isr=held, elr=tuple(r for r in state.elr if r not in empty))
@@ -69,29 +77,19 @@ def is_unclean(before: PartitionState, after: PartitionState, brokers: Brokers) 
     return after.leader in brokers.empty_for(before) or after.leader not in known
 
 
-def without(state: PartitionState, broker_id: int, alive: Set[int], elr_below: ElrBelow) -> PartitionState:
-    """Returns the state after a broker left of its own accord, if others in sync are alive; else as it is."""
+def without(state: PartitionState, broker_id: int, able: Set[int], elr_below: ElrBelow) -> PartitionState:
+    """Returns the state after a broker left of its own accord, or its log went offline: if others that are in
+    sync, or eligible, are `able` to lead; else as it is."""
     others = tuple(r for r in state.isr if r != broker_id and r in state.replicas)
-    candidates = tuple(r for r in others if r in alive)
-    if broker_id not in state.isr or not candidates:
-        return state
-    new = state.with_isr(others, elr_below)
-    return _elected(new, _first(state, candidates)) if state.leader == broker_id else new
-
-
-def without_log(
-    state: PartitionState, broker_id: int, alive: Set[int], elr_below: ElrBelow
-) -> PartitionState:
-    """Returns the state after a broker lost the log that it leads, if others are alive that are in sync or
-    eligible; else as it is. This broker is neither, any more: who knows what is left of its log."""
-    unfit = frozenset({broker_id})
-    others = tuple(r for r in state.isr if r != broker_id and r in state.replicas)
-    in_sync = [r for r in others if r in alive]
-    eligible = [r for r in state.elr if r != broker_id and r in state.replicas and r in alive]
-    if state.leader != broker_id or not (in_sync or eligible):
-        return state
-    leader = _first(state, in_sync or eligible)
-    return _elected(state.with_isr(others if in_sync else (leader,), elr_below, unfit), leader)
+    in_sync = [r for r in others if r in able]
+    eligible = [r for r in state.elr if r != broker_id and r in state.replicas and r in able]
+    if in_sync and broker_id in state.isr:
+        new = state.with_isr(others, elr_below)
+        return _elected(new, _first(state, in_sync)) if state.leader == broker_id else new
+    if not in_sync and eligible and state.leader == broker_id:
+        leader = _first(state, eligible)
+        return _elected(state.with_isr((leader,), elr_below), leader)
+    return state
 
 
 def prefer(state: PartitionState, alive: Set[int]) -> PartitionState:
@@ -112,13 +110,10 @@ def reassign(state: PartitionState, targets: tuple[int, ...]) -> PartitionState:
     """
     old = _before(state)
     adding = tuple(r for r in targets if r not in old)
-    removing = tuple(r for r in (*old, *state.isr) if r not in targets)
-    removing = tuple(dict.fromkeys(removing))
+    removing = tuple(r for r in dict.fromkeys((*old, *state.isr, *state.elr)) if r not in targets)
     if not adding and not removing:
         return replace(state, replicas=targets, adding=(), removing=())
-    replicas = *targets, *removing
-    elr = tuple(r for r in state.elr if r in replicas)
-    return replace(state, replicas=replicas, adding=adding, removing=removing, elr=elr)
+    return replace(state, replicas=(*targets, *removing), adding=adding, removing=removing)
 
 
 def cancel(state: PartitionState, alive: Set[int]) -> PartitionState:

@@ -1,4 +1,4 @@
-"""How a broker that stops gives its partitions away first: to in-sync replicas, by compare-and-set.
+"""How a broker that stops gives its partitions away first: to replicas in sync, or eligible, by compare-and-set.
 
 Blocks, and is called on a control thread. The broker serves meanwhile, so that clients find the new leaders.
 """
@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from headrace.broker.leadership.config_of import ConfigOf, elr_below
+from headrace.broker.leadership.config_of import ConfigOf, elr_below_of
 from headrace.broker.leadership.decisions import without
 from headrace.coordination.errors import BadVersionError
+from headrace.coordination.offline_logs import OfflineNames
 from headrace.coordination.partition_states import PartitionChange, StaleBrokerError
 from headrace.coordination.topics import TopicRegistry, TopicState
 
@@ -28,30 +29,41 @@ Served = Callable[[int, str, list[int]], list[int]]
 
 
 def departing(
-    broker_id: int, topics: Iterable[TopicState], alive: Iterable[int], config_of: ConfigOf
+    broker_id: int,
+    topics: Iterable[TopicState],
+    alive: Iterable[int],
+    config_of: ConfigOf,
+    offline: OfflineNames = frozenset(),
 ) -> list[PartitionChange]:
-    """Returns the changes that take a broker out of every in-sync set in which others are alive. Pure."""
+    """Returns the changes that take a broker out of every partition that others can lead. Pure. `offline`:
+    the logs that are known to be offline."""
     living = frozenset(alive) - {broker_id}
     changes = []
     for topic in topics:
         for index, state in topic.partitions.items():
-            new = without(state, broker_id, living, elr_below(config_of, topic))
+            able = living - {r for r in state.replicas if (r, topic.name, index) in offline}
+            new = without(state, broker_id, able, elr_below_of(topic, config_of))
             if new != state:
                 changes.append(PartitionChange(topic.name, index, state, new, handled_only=True))
     return changes
 
 
 def give_away(
-    registry: TopicRegistry, broker_id: int, topics: Topics, alive: Iterable[int], config_of: ConfigOf
+    registry: TopicRegistry,
+    broker_id: int,
+    topics: Topics,
+    alive: Iterable[int],
+    config_of: ConfigOf,
+    offline: OfflineNames = frozenset(),
 ) -> list[PartitionChange]:
-    """Takes a broker out of the in-sync sets, and gives its partitions to others that are in sync.
+    """Takes a broker out of the in-sync sets, and gives its partitions to others that are in sync or eligible.
 
-    Returns what was changed. Partitions without another in-sync replica keep their leader. A broker that has
+    Returns what was changed. Partitions that nobody else can lead keep their leader. A broker that has
     registered again, which no controller has seen yet, is given nothing: its disk may be another one.
     """
     living = frozenset(alive)
     done: list[PartitionChange] = []
-    changes = departing(broker_id, topics.values(), living, config_of)
+    changes = departing(broker_id, topics.values(), living, config_of, offline)
     for _ in range(ATTEMPTS_MAX):
         problems = registry.set_partition_states(changes)
         done += [change for change, problem in zip(changes, problems, strict=True) if problem is None]
@@ -64,7 +76,9 @@ def give_away(
         if not stale:
             break
         now = registry.list()
-        changes = departing(broker_id, [now[name] for name in stale if name in now], living, config_of)
+        changes = departing(
+            broker_id, [now[name] for name in stale if name in now], living, config_of, offline
+        )
     return done
 
 
@@ -97,11 +111,12 @@ def depart(
     topics: Topics,
     alive: Iterable[int],
     config_of: ConfigOf,
+    offline: OfflineNames,
     served: Served,
 ) -> None:
     """Gives everything away that others can take, waits until they lead, and says so."""
     begun_s = time.monotonic()
-    changes = give_away(registry, broker_id, topics, alive, config_of)
+    changes = give_away(registry, broker_id, topics, alive, config_of, offline)
     moved = [change for change in changes if change.expected.leader == broker_id]
     waiting = wait_until_led(moved, served)
     logger.info(

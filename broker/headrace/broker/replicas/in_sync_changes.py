@@ -98,22 +98,26 @@ class InSyncChanges:
         replicas = partition.replicas
         if replicas is None or partition.failure is not None:
             return
-        wanted = replicas.stored if replicas.is_doubtful else self._wanted(replicas)
         topic = self._state.view.topics.get(partition.topic)
-        if wanted is None or topic is None or topic.topic_id != partition.topic_id:
+        if topic is None or topic.topic_id != partition.topic_id:
             return  # deleted, and perhaps made again under its name: this log is about to be closed
         known = topic.partitions.get(partition.index)
         if known is None or known.leader_epoch != partition.leader_epoch:
             return
+        elr_below = partition.config.elr_below(known.settled_count)
+        wanted = replicas.stored if replicas.is_doubtful else self._wanted(replicas, elr_below)
+        if wanted is None:
+            return
         expected = replace(known, leader=self._state.broker_id, isr=replicas.stored, elr=replicas.elr)
-        new = expected.with_isr(wanted, lambda state: partition.config.elr_below(state.settled_count))
+        new = expected.with_isr(wanted, lambda _: elr_below, replicas.unfit)
         joining = replicas.joining(wanted)
         change = PartitionChange(partition.topic, partition.index, expected, new, joining)
         replicas.propose(wanted)
         self._queue[partition] = _Change(partition, change)
 
-    def _wanted(self, replicas: InSyncReplicas) -> tuple[int, ...] | None:
-        return replicas.wanted(self._state.monotonic_ms(), self._lag_max_ms, self._state.view.brokers.keys())
+    def _wanted(self, replicas: InSyncReplicas, elr_below: int) -> tuple[int, ...] | None:
+        now_ms, live = self._state.monotonic_ms(), self._state.view.brokers.keys()
+        return replicas.wanted(now_ms, self._lag_max_ms, live, elr_below)
 
     def _write(self) -> None:
         if self._is_writing or not self._queue:

@@ -79,6 +79,11 @@ class Replication:
 
     def brokers_changed(self) -> None:
         self._fetchers.brokers_changed()
+        self.manager.resigning.resign_again()
+
+    def offline_changed(self) -> None:
+        """Called when other brokers' logs went offline, or are open again."""
+        self.manager.resigning.resign_again()
 
     def stored(self) -> list[StoredReplica]:
         """Returns the replicas that are open here and led by others."""

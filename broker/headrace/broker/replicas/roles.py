@@ -195,7 +195,7 @@ class Roles:
             now_ms = self._state.monotonic_ms()
             least = led.config.least_in_sync(state.settled_count)
             led.replicas.saw(state.replicas, state.isr, state.elr, least, now_ms)
-            if led.replicas.is_doubtful:
+            if led.replicas.is_doubtful or led.replicas.elr:
                 self._state.in_sync_seen(led)
         self._state.partitions.in_sync_changed(led)
 
