@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.real_client
 
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
+TOPICS = "org.apache.kafka.tools.TopicCommand"
 ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
 WAIT_MAX_S = 60.0
 
@@ -73,6 +75,17 @@ def test_a_partition_moves_to_other_brokers(
     with RawClient(cluster[state.leader].address) as client:
         wait_for(lambda: client.produce("moved", 0, data).error_code == 0)
         assert client.read_all("moved", 0).startswith(stored)
+
+
+def test_topics_are_described_with_the_replicas_that_are_eligible_to_lead(
+    cluster: BrokerCluster, session: ZooKeeperSession, kafka_tool: KafkaTool
+) -> None:
+    registry = TopicRegistry(session)
+    registry.create("told", uuid4(), {0: (1, 9)}, {"min.insync.replicas": "2"})  # there is no broker 9
+    wait_for(lambda: registry.get("told").partitions[0] == PartitionState(1, 0, (1, 9), (1,), elr=(9,)))
+    server = ("--bootstrap-server", cluster.bootstrap)
+    said = kafka_tool(TOPICS, *server, "--describe", "--topic", "told").decode()
+    assert re.search(r"Leader: 1\s+Replicas: 1,9\s+Isr: 1\s+Elr: 9", said), said
 
 
 def test_a_throttled_move_takes_its_time_and_holds_up_nobody_in_sync(

@@ -53,8 +53,8 @@ def high_watermark_ignores_followers() -> Iterator[None]:
 def every_election_is_unclean() -> Iterator[None]:
     real = decisions.elect
 
-    def elect(state: Any, brokers: Any, elr_below: Any, *, unclean: bool) -> Any:
-        new = real(state, brokers, elr_below, unclean=True)
+    def elect(state: Any, brokers: Any, elr_below: Any, *, unclean: bool, offline: Any) -> Any:
+        new = real(state, brokers, elr_below, unclean=True, offline=offline)
         others = [each for each in state.replicas if each in brokers.alive and each not in state.isr]
         if new.leader != state.leader and others:
             return decisions._elected(replace(state, isr=(others[0],)), others[0])

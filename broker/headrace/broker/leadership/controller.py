@@ -45,7 +45,7 @@ Topics = Mapping[str, TopicState]
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What the controller knows: all topics, the brokers that are registered, and their logs that are offline."""
+    """What the controller knows: all topics, the registered brokers, and their logs that are offline."""
 
     topics: Topics
     brokers: Mapping[int, BrokerRegistration]
@@ -236,8 +236,8 @@ class Controller:
         for change in changes:
             if is_unclean(change.expected, change.new, brokers):
                 logger.warning(
-                    "%s-%d: no replica is alive that was in sync, or is eligible; broker %d leads it by an unclean election: records "
-                    "that only brokers %s had are lost",
+                    "%s-%d: no in-sync replica is alive, nor an eligible one; broker %d leads it by an unclean "
+                    "election: records that only brokers %s had are lost",
                     change.topic,
                     change.partition,
                     change.new.leader,

@@ -1,6 +1,7 @@
-"""How a broker that stops gives its partitions away first: to replicas in sync, or eligible, by compare-and-set.
+"""How a broker that stops gives its partitions away first, to others that are in sync or eligible.
 
-Blocks, and is called on a control thread. The broker serves meanwhile, so that clients find the new leaders.
+Each change is by compare-and-set. Blocks, and is called on a control thread. The broker serves meanwhile, so
+that clients find the new leaders.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 
 RETRY_MS: Final = 500.0
 GIVE_AGAIN_MS: Final = 10_000.0
-"""How soon a partition is given to an eligible replica again. Of two brokers neither may know yet that the log of
-the other one is offline, too.
+"""How soon a partition is given to an eligible replica again. Of two brokers neither may know yet that the
+other one's log is offline, too.
 """
 
 Decide = Callable[[PartitionState], PartitionState]

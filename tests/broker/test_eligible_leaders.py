@@ -1,0 +1,84 @@
+"""Replicas that left the in-sync set while too few stayed (KIP-966): real brokers that are killed one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fix_cli import Headrace, command_runner
+from fix_replicas import ReplicatedCluster
+from headrace.coordination.topics import NO_LEADER
+from headrace.wire.errors import ErrorCode
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Headrace:
+    return command_runner(monkeypatch, capsys)
+
+
+def kill(replicas: ReplicatedCluster, topic: str, broker: int, *left: int) -> None:
+    """SIGKILL; waits until the set says that it is gone."""
+    replicas.brokers[broker].kill()
+    replicas.wait_in_sync(topic, *left)
+
+
+def left_alone(replicas: ReplicatedCluster) -> str:
+    """Makes a topic that broker 1 leads alone. Broker 2 left last, and has all that was acknowledged."""
+    topic = replicas.topic(1, 2, 3)
+    kill(replicas, topic, 3, 1, 2)
+    replicas.produce(topic, "without broker 3")
+    kill(replicas, topic, 2, 1)
+    assert replicas.state(topic).elr == (2,), "broker 3 left while enough stayed, and lacks something"
+    return topic
+
+
+def test_it_leads_when_the_last_one_in_sync_is_gone(replicas: ReplicatedCluster, run: Headrace) -> None:
+    topic = left_alone(replicas)
+    acknowledged = replicas.read(topic)
+    assert b"without broker 3" in acknowledged
+    refused = replicas.try_to_produce(topic, "too few")
+    assert refused.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    replicas.produce(topic, "on broker 1 alone", acks=1)
+    assert replicas.read(topic) == acknowledged, "nobody sees what broker 1 alone has"
+    where = ("-b", replicas.brokers[1].address)
+    row: dict[str, Any] = run("topics", "describe", topic, *where, "--json").json["partitions"][0]
+    assert (row["in_sync"], row["eligible"]) == ([1], [2])
+    shown = " ".join(run("topics", "describe", topic, *where).out.split())
+    assert f"{topic}-0: broker 2 eligible to lead, with all that was acknowledged" in shown
+
+    replicas.brokers[1].kill()
+    replicas.brokers[3].start()
+    replicas.wait_for("nobody leads", lambda: replicas.state(topic).leader == NO_LEADER)
+    assert (replicas.state(topic).isr, replicas.state(topic).elr) == ((1,), (2,))
+    replicas.brokers[2].start()
+    replicas.wait_for("broker 2 leads", lambda: replicas.state(topic).leader == 2)
+    replicas.produce(topic, "without broker 1")
+    assert replicas.state(topic).elr == (), "enough are in sync again"
+    replicas.brokers[1].start()
+    replicas.wait_in_sync(topic, 1, 2, 3)
+    held = replicas.wait_until_equal(topic, 1, 2, 3)
+    assert held.startswith(acknowledged) and b"without broker 1" in held
+    assert b"on broker 1 alone" not in held, "it was not acknowledged by all"
+
+
+def test_it_does_not_lead_while_its_log_is_offline(replicas: ReplicatedCluster) -> None:
+    topic = left_alone(replicas)
+    acknowledged = replicas.read(topic)
+    segment = min((replicas.brokers[2].data_dir / f"{topic}-0").glob("*.log"))
+    sound = segment.read_bytes()
+    segment.write_bytes(sound[:30] + bytes([sound[30] ^ 1]) + sound[31:])
+    try:
+        replicas.brokers[2].start()
+        replicas.wait_for("it cannot open the log", lambda: f"{topic}-0 cannot be opened" in replicas.logs())
+        assert replicas.state(topic).elr == (2,)
+        replicas.brokers[1].kill()
+        replicas.wait_for("nobody leads", lambda: replicas.state(topic).leader == NO_LEADER)
+        assert (replicas.state(topic).isr, replicas.state(topic).elr) == ((1,), (2,))
+    finally:
+        segment.write_bytes(sound)
+    replicas.wait_for("it has opened the log, and leads", lambda: replicas.state(topic).leader == 2)
+    for broker in (1, 3):
+        replicas.brokers[broker].start()
+    replicas.wait_in_sync(topic, 1, 2, 3)
+    assert replicas.wait_until_equal(topic, 1, 2, 3).startswith(acknowledged)
