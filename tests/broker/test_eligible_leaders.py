@@ -1,4 +1,4 @@
-"""Replicas that left the in-sync set while too few stayed (KIP-966): real brokers that are killed one by one."""
+"""Replicas that left the in-sync set while too few stayed (KIP-966): brokers are killed one by one."""
 
 from __future__ import annotations
 

@@ -236,8 +236,8 @@ class Controller:
         for change in changes:
             if is_unclean(change.expected, change.new, brokers):
                 logger.warning(
-                    "%s-%d: no in-sync replica is alive, nor an eligible one; broker %d leads it by an unclean "
-                    "election: records that only brokers %s had are lost",
+                    "%s-%d: no in-sync replica is alive, nor an eligible one; broker %d leads it by an "
+                    "unclean election: records that only brokers %s had are lost",
                     change.topic,
                     change.partition,
                     change.new.leader,

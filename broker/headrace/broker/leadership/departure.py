@@ -57,7 +57,7 @@ def give_away(
     config_of: ConfigOf,
     offline: OfflineNames = frozenset(),
 ) -> list[PartitionChange]:
-    """Takes a broker out of the in-sync sets, and gives its partitions to others that are in sync or eligible.
+    """Takes a broker out of the in-sync sets, and gives its partitions to others, in sync or eligible.
 
     Returns what was changed. Partitions that nobody else can lead keep their leader. A broker that has
     registered again, which no controller has seen yet, is given nothing: its disk may be another one.
