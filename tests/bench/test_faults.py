@@ -162,7 +162,8 @@ def test_two_leaders_of_an_epoch_are_found() -> None:
     assert history.problems({0: good}) == []
     assert "both led in epoch 0" in history.problems({0: [good[0], Led(2, 2, 0, (1, 2))]})[0]
     assert "was followed by 0" in history.problems({0: [Led(1, 1, 1, (1,)), Led(2, 1, 0, (1,))]})[0]
-    assert "was not in sync" in history.problems({0: [Led(1, 1, 0, (1,)), Led(2, 2, 1, (2,))]})[0]
+    out_of_sync = {0: [Led(1, 1, 0, (1,)), Led(2, 2, 1, (2,))]}
+    assert "neither in sync nor eligible" in history.problems(out_of_sync)[0]
 
 
 def test_zookeepers_own_log_says_who_led(private_zookeeper: ZooKeeperRoom) -> None:
@@ -176,7 +177,7 @@ def test_zookeepers_own_log_says_who_led(private_zookeeper: ZooKeeperRoom) -> No
     states = history.leaders(history.writes(folder), "led")
     led = {index: [(each.leader, each.leader_epoch) for each in found] for index, found in states.items()}
     assert led == {0: [(1, 0), (2, 1)], 1: [(2, 0)]}
-    assert states[0][1].in_sync == (2,)
+    assert states[0][1].able == (2,)
 
 
 # --- the disk ---

@@ -126,7 +126,8 @@ def test_unclean_elections_are_a_topics_choice(cluster: BrokerCluster, session: 
     wait_for(lambda: registry.get("loose").partitions[0] == PartitionState(3, 1, (1, 3), (3,)))
     wait_for(lambda: registry.get("safe").partitions[0] == PartitionState(NO_LEADER, 1, (1, 3), (1,)))
     controller = controller_of(session)
-    wait_for(lambda: "loose-0: no in-sync replica is alive; broker 3 leads" in cluster[controller].output())
+    why = "loose-0: no in-sync replica is alive, nor an eligible one; broker 3 leads"
+    wait_for(lambda: why in cluster[controller].output())
     assert "safe-0: no in-sync" not in "".join(broker.output() for broker in cluster.brokers)
     cluster[1].start()
     wait_for(lambda: registry.get("safe").partitions[0] == PartitionState(1, 2, (1, 3), (1,)))

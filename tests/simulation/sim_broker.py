@@ -304,7 +304,7 @@ class SimBroker:
 
     def _offline_changed(self, names: OfflineNames) -> None:
         self.controller.offline_changed(names)
-        self.loop.post(lambda: self.state.see_offline(names) and self.replication.offline_changed())
+        self.loop.post(lambda: self.replication.offline_changed(names))
 
     def _topics_changed(self, topics: dict[str, TopicState]) -> None:
         self.controller.topics_changed(topics)

@@ -314,7 +314,7 @@ class Broker:
     def _offline_changed(self, names: OfflineNames) -> None:
         """Called on the session's callback thread."""
         self._controller.offline_changed(names)
-        self._loop.post(lambda: self._state.see_offline(names) and self._replication.offline_changed())
+        self._loop.post(lambda: self._replication.offline_changed(names))
 
     def _topics_changed(self, topics: dict[str, TopicState]) -> None:
         """Called on the session's callback thread."""
@@ -345,9 +345,10 @@ class Broker:
     def _leave(self) -> None:
         """Gives partitions to other leaders and withdraws the front, and serves until both are done: then
         `run` ends."""
-        broker_id, view, admin = self._state.broker_id, self._state.view, self._state.topics
+        broker_id, view, served = self._state.broker_id, self._state.view, self._state.topics.served_by_leader
+        known = config_of(self._config), view.offline
         gives_away = self._config["controlled.shutdown.enable"] and bool(
-            departing(broker_id, view.topics.values(), view.brokers, config_of(self._config))
+            departing(broker_id, view.topics.values(), view.brokers, *known)
         )
         if not gives_away and self._membership.held_front is None:
             self._loop.stop()
@@ -358,10 +359,7 @@ class Broker:
         def leave() -> list[str]:
             self._membership.withdraw_front()
             if gives_away:
-                known, offline = config_of(self._config), view.offline
-                depart(
-                    self._topics, broker_id, view.topics, view.brokers, known, offline, admin.served_by_leader
-                )
+                depart(self._topics, broker_id, view.topics, view.brokers, *known, served)
             return self._membership.leave_balancers(broker_id)
 
         self._own_work.submit(leave, self._left)

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from headrace.broker.cluster import OfflineName
 from headrace.broker.leadership.resigning import Resigning
 from headrace.broker.network.peers import Peers
 from headrace.broker.replicas.checkpoints import Checkpoints
@@ -81,9 +82,10 @@ class Replication:
         self._fetchers.brokers_changed()
         self.manager.resigning.resign_again()
 
-    def offline_changed(self) -> None:
-        """Called when other brokers' logs went offline, or are open again."""
-        self.manager.resigning.resign_again()
+    def offline_changed(self, names: frozenset[OfflineName]) -> None:
+        """Takes what ZooKeeper holds of logs that are offline."""
+        if self._state.see_offline(names):
+            self.manager.resigning.resign_again()
 
     def stored(self) -> list[StoredReplica]:
         """Returns the replicas that are open here and led by others."""
