@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,23 +63,49 @@ def test_it_leads_when_the_last_one_in_sync_is_gone(replicas: ReplicatedCluster,
     assert b"on broker 1 alone" not in held, "it was not acknowledged by all"
 
 
-def test_it_does_not_lead_while_its_log_is_offline(replicas: ReplicatedCluster) -> None:
+def test_a_damaged_log_is_not_eligible_even_after_it_was_mended(replicas: ReplicatedCluster) -> None:
+    """Somebody may put an older copy there, or cut the damage out."""
     topic = left_alone(replicas)
     acknowledged = replicas.read(topic)
     segment = min((replicas.brokers[2].data_dir / f"{topic}-0").glob("*.log"))
     sound = segment.read_bytes()
     segment.write_bytes(sound[:30] + bytes([sound[30] ^ 1]) + sound[31:])
     try:
-        replicas.brokers[2].start()
-        replicas.wait_for("it cannot open the log", lambda: f"{topic}-0 cannot be opened" in replicas.logs())
-        assert replicas.state(topic).elr == (2,)
         replicas.brokers[1].kill()
+        replicas.brokers[3].start()
         replicas.wait_for("nobody leads", lambda: replicas.state(topic).leader == NO_LEADER)
-        assert (replicas.state(topic).isr, replicas.state(topic).elr) == ((1,), (2,))
+        replicas.brokers[2].start()
+        replicas.wait_for("it is not eligible any more", lambda: replicas.state(topic).elr == ())
     finally:
         segment.write_bytes(sound)
-    replicas.wait_for("it has opened the log, and leads", lambda: replicas.state(topic).leader == 2)
-    for broker in (1, 3):
-        replicas.brokers[broker].start()
+    replicas.wait_for("it has opened the log", lambda: f"{topic}-0: open again" in replicas.logs())
+    assert (replicas.state(topic).leader, replicas.state(topic).isr) == (NO_LEADER, (1,))
+    replicas.brokers[1].start()
     replicas.wait_in_sync(topic, 1, 2, 3)
     assert replicas.wait_until_equal(topic, 1, 2, 3).startswith(acknowledged)
+
+
+def test_a_leader_whose_log_is_damaged_gives_way_when_an_eligible_broker_returns(
+    replicas: ReplicatedCluster,
+) -> None:
+    """Broker 2 leads, and cannot; then broker 1 returns, which no controller has seen at first."""
+    topic = left_alone(replicas)
+    before = replicas.state(topic)
+    segment = min((replicas.brokers[2].data_dir / f"{topic}-0").glob("*.log"))
+    sound = segment.read_bytes()
+    replicas.brokers[1].kill()
+    replicas.brokers[3].start()
+    replicas.wait_for("nobody leads", lambda: replicas.state(topic).leader == NO_LEADER)
+    segment.write_bytes(sound[:30] + bytes([sound[30] ^ 1]) + sound[31:])
+    try:
+        now = replicas.state(topic)
+        led = replace(now, leader=2, leader_epoch=now.leader_epoch + 1, isr=(2,), elr=(1,))
+        replicas.registry.set_partition_state(topic, 0, led, expected=now)
+        replicas.brokers[2].start()
+        replicas.brokers[1].start()
+        replicas.wait_for("broker 1 leads", lambda: replicas.state(topic).leader == 1)
+        assert replicas.state(topic).leader_epoch > before.leader_epoch
+        assert 2 not in replicas.state(topic).elr
+    finally:
+        segment.write_bytes(sound)
+    replicas.wait_in_sync(topic, 1, 2, 3)

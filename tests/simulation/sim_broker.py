@@ -265,6 +265,7 @@ class SimBroker:
                 except NoNodeError:
                     continue
         self._offline_news.registry.forget(self.number)
+        self._offline_news.begin()
         topics = self.registry.list()
         self._brokers.register(self._registration(host), wait_s=0)
         return topics
@@ -304,7 +305,7 @@ class SimBroker:
 
     def _offline_changed(self, names: OfflineNames) -> None:
         self.controller.offline_changed(names)
-        self.loop.post(lambda: self.replication.offline_changed(names))
+        self.loop.post(lambda: self.state.see_offline(names))
 
     def _topics_changed(self, topics: dict[str, TopicState]) -> None:
         self.controller.topics_changed(topics)

@@ -260,10 +260,10 @@ class Broker:
             self._config["broker.rack"],
             directory_id=self._directory.directory_id,
         )
-        front = None
-        if self._front is not None:
-            front = Front(self._options.broker_id, *self._options.front_address(self._front.address))
+        own = self._front and self._options.front_address(self._front.address)
+        front = Front(self._options.broker_id, *own) if own else None
         self._membership.remove_predecessor(registration)
+        self._offline_news.begin()
         topics = self._topics.list()
         self._membership.register(registration, front)
         return topics
@@ -314,7 +314,7 @@ class Broker:
     def _offline_changed(self, names: OfflineNames) -> None:
         """Called on the session's callback thread."""
         self._controller.offline_changed(names)
-        self._loop.post(lambda: self._replication.offline_changed(names))
+        self._loop.post(lambda: self._state.see_offline(names))
 
     def _topics_changed(self, topics: dict[str, TopicState]) -> None:
         """Called on the session's callback thread."""

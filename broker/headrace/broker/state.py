@@ -73,8 +73,8 @@ CUT_OFF: Final = (
 class BrokerState:
     """Used on the loop's thread only. `control`: threads for calls to ZooKeeper and to other brokers;
     `codec`: a thread for large messages. `unopened`: the partitions whose logs are offline here, and why.
-    `damage`: what the scrub knows of this broker's disk. `followed`: the replicas that are open here and led
-    by others.
+    `damaged`: those of them whose logs are damaged. `damage`: what the scrub knows of this broker's disk.
+    `followed`: the replicas that are open here and led by others.
 
     `clock_ms` is the time of day, for timestamps; deadlines are measured by `monotonic_ms`.
     """
@@ -100,6 +100,7 @@ class BrokerState:
     view: ClusterView = field(default_factory=ClusterView)
     data_dir: Path = Path()
     unopened: dict[PartitionName, str] = field(default_factory=dict)
+    damaged: set[PartitionName] = field(default_factory=set)
     offline_changed: Callable[[], None] = lambda: None
     follower_asked: Callable[[Partition, int], None] = lambda _partition, _replica: None
     find_followed: Callable[[PartitionName], FollowedPartition | None] = lambda _: None
@@ -189,13 +190,16 @@ class BrokerState:
 
     # --- partitions that are offline ---
 
-    def note_unopened(self, name: PartitionName, problem: str) -> None:
+    def note_unopened(self, name: PartitionName, problem: str, *, is_damaged: bool = False) -> None:
         """Notes that this broker's log of a partition is offline: it failed, or cannot be opened."""
         self.unopened[name] = problem
+        if is_damaged:
+            self.damaged.add(name)
         self._changed_offline()
 
     def forget_unopened(self, name: PartitionName) -> bool:
         """Returns whether the partition was noted."""
+        self.damaged.discard(name)
         if self.unopened.pop(name, None) is None:
             return False
         self._changed_offline()
@@ -219,20 +223,18 @@ class BrokerState:
         return self.offline_logs() | frozenset(own)
 
     def offline_logs(self) -> frozenset[OfflineName]:
-        """Returns the logs of all brokers, of this one, too, that are known to be offline."""
+        """Returns the logs of all brokers, of this one, too, that are known to be offline. Any thread."""
         return self.view.offline | self.own_offline()
 
-    def see_offline(self, names: frozenset[OfflineName]) -> bool:
-        """Takes what ZooKeeper holds; returns whether that is new of other brokers' logs."""
+    def see_offline(self, names: frozenset[OfflineName]) -> None:
+        """Takes what ZooKeeper holds of logs that are offline."""
         others = frozenset(name for name in names if name[0] != self.broker_id)
-        is_new = others != self.view.offline
-        if is_new:
+        if others != self.view.offline:
             self.view = self.view.with_offline(others)
-        return is_new
 
     def own_offline(self) -> frozenset[OfflineName]:
-        """Returns what other brokers call the partitions that are offline here."""
-        return frozenset((self.broker_id, name.topic, name.partition) for name in self.unopened)
+        """Returns what other brokers call the partitions that are offline here. Any thread."""
+        return frozenset((self.broker_id, name.topic, name.partition) for name in self.unopened.copy())
 
     def offline_report(self) -> dict[str, Any]:
         """Returns what the status page says of them. Any thread."""

@@ -77,18 +77,24 @@ def is_unclean(before: PartitionState, after: PartitionState, brokers: Brokers) 
     return after.leader in brokers.empty_for(before) or after.leader not in known
 
 
-def without(state: PartitionState, broker_id: int, able: Set[int], elr_below: ElrBelow) -> PartitionState:
+def without(
+    state: PartitionState,
+    broker_id: int,
+    able: Set[int],
+    elr_below: ElrBelow,
+    unfit: Set[int] = frozenset(),
+) -> PartitionState:
     """Returns the state after a broker left of its own accord, or its log went offline: if others that are in
-    sync, or eligible, are `able` to lead; else as it is."""
+    sync, or eligible, are `able` to lead; else as it is. `unfit`: it, if its log is damaged."""
     others = tuple(r for r in state.isr if r != broker_id and r in state.replicas)
     in_sync = [r for r in others if r in able]
     eligible = [r for r in state.elr if r != broker_id and r in state.replicas and r in able]
     if in_sync and broker_id in state.isr:
-        new = state.with_isr(others, elr_below)
+        new = state.with_isr(others, elr_below, unfit)
         return _elected(new, _first(state, in_sync)) if state.leader == broker_id else new
     if not in_sync and eligible and state.leader == broker_id:
         leader = _first(state, eligible)
-        return _elected(state.with_isr((leader,), elr_below), leader)
+        return _elected(state.with_isr((leader,), elr_below, unfit), leader)
     return state
 
 

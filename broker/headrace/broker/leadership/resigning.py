@@ -8,9 +8,9 @@ what followers have.
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from headrace.broker.leadership.config_of import elr_below_of
@@ -25,6 +25,7 @@ from headrace.log.directory import PartitionName
 logger = logging.getLogger(__name__)
 
 RETRY_MS: Final = 500.0
+BUSY_MAX: Final = 200  # partitions that are being given away, before `check` begins with further ones
 GIVE_AGAIN_MS: Final = 10_000.0
 """How soon a partition is given to an eligible replica again. Of two brokers neither may know yet that the
 other one's log is offline, too.
@@ -40,31 +41,48 @@ class Resigning:
         self._state = state
         self._registry = registry
         self._jobs = jobs
+        self._busy: set[PartitionName] = set()  # being given away now
         self._gave_ms: dict[PartitionName, float] = {}  # when to an eligible replica last
 
+    def check(self) -> None:
+        """Tries again what nobody could take before: brokers have returned, or logs are open again. To be
+        called every few seconds."""
+        now_ms = self._state.monotonic_ms()
+        self._gave_ms = {name: at for name, at in self._gave_ms.items() if now_ms - at < GIVE_AGAIN_MS}
+        for name in list(self._state.unopened):
+            if len(self._busy) >= BUSY_MAX:
+                break
+            self.resign(name)
+
     def resign(self, name: PartitionName) -> None:
-        """Gives a partition away whose log is offline, if this broker leads it and another one can."""
+        """Gives a partition away whose log is offline, if this broker leads it and another one can. If the
+        log is damaged this broker is not eligible to lead it any more."""
+        if name in self._busy:
+            return
+        self._busy.add(name)
         unfit: set[int] = set()  # they have registered again, and no controller has seen that yet
         self._change(
             name,
-            lambda known: without(
-                known, self._state.broker_id, self._able(name, known) - unfit, self._elr_below(name)
-            ),
+            lambda known: self._resigned(name, known, unfit),
             lambda: name in self._state.unopened,
             unfit.add,
+            lambda: self._busy.discard(name),
         )
 
-    def resign_again(self) -> None:
-        """Tries to give away what nobody could take before: brokers have returned, or logs are open again."""
-        for name in list(self._state.unopened):
-            self.resign(name)
+    def _resigned(self, name: PartitionName, known: PartitionState, unfit: Set[int]) -> PartitionState:
+        own = self._state.broker_id
+        damaged = frozenset({own}) if name in self._state.damaged else frozenset[int]()
+        if known.leader == own:
+            able = self._able(name, known) - unfit
+            return without(known, own, able, self._elr_below(name), damaged)
+        return replace(known, elr=tuple(r for r in known.elr if r not in damaged))
 
-    def _able(self, name: PartitionName, known: PartitionState) -> set[int]:
+    def _able(self, name: PartitionName, known: PartitionState) -> Set[int]:
         """Returns the brokers that could lead a partition, as far as it is known."""
-        view, offline = self._state.view, self._state.offline_logs()
-        able = {r for r in known.replicas if r in view.brokers and (r, *name) not in offline}
-        now_ms, gave_ms = self._state.monotonic_ms(), self._gave_ms.get(name, -math.inf)
-        return able - set(known.elr) if now_ms - gave_ms < GIVE_AGAIN_MS else able
+        view = self._state.view
+        able = {r for r in known.replicas if r in view.brokers and (r, *name) not in view.offline}
+        was_given = name in self._gave_ms and self._state.monotonic_ms() - self._gave_ms[name] < GIVE_AGAIN_MS
+        return able - set(known.elr) if was_given else able
 
     def _elr_below(self, name: PartitionName) -> ElrBelow:
         topic = self._state.view.topics.get(name.topic)
@@ -72,11 +90,12 @@ class Resigning:
 
     def renew(self, name: PartitionName) -> None:
         """Begins a new epoch of a partition that this broker leads, and could not serve until now."""
-        self._change(
-            name,
-            lambda known: replace(known, leader_epoch=known.leader_epoch + 1),
-            lambda: self._state.partitions.get(*name) is None,
-        )
+
+        def renewed(known: PartitionState) -> PartitionState:
+            leads = known.leader == self._state.broker_id
+            return replace(known, leader_epoch=known.leader_epoch + 1) if leads else known
+
+        self._change(name, renewed, lambda: self._state.partitions.get(*name) is None)
 
     def _change(
         self,
@@ -84,35 +103,38 @@ class Resigning:
         decide: Decide,
         is_wanted: Callable[[], bool],
         refused: Callable[[int], None] = lambda _: None,
+        ended: Callable[[], None] = lambda: None,
     ) -> None:
-        """`refused` gets a broker that cannot lead now, before it is decided again."""
+        """`refused` gets a broker that cannot lead now, before it is decided again. `ended` is called when
+        nothing is written any more."""
         known = self._state.view.partition(*name)
-        if known is None or known.leader != self._state.broker_id or len(known.replicas) == 1:
-            return
-        new = decide(known)
-        if new == known or not is_wanted():
+        new = None if known is None or len(known.replicas) == 1 else decide(known)
+        if known is None or new is None or new == known or not is_wanted():
+            ended()
             return
         change = PartitionChange(name.topic, name.partition, known, new, handled_only=True)
-        if new.leader in known.elr:
-            self._gave_ms[name] = self._state.monotonic_ms()
 
         def done(problem: CoordinationError | None, error: Exception | None) -> None:
             failure = error or problem
             if failure is None:
                 logger.warning(
-                    "%s: broker %d leads it from epoch %d on, in sync %s, eligible %s",
+                    "%s: broker %d leads it in epoch %d, in sync %s, eligible %s",
                     name,
                     new.leader,
                     new.leader_epoch,
                     list(new.isr),
                     list(new.elr),
                 )
+                if new.leader in known.elr:
+                    self._gave_ms[name] = self._state.monotonic_ms()
             elif not isinstance(failure, StaleStateError):
                 # With another state the watch tells, and it is decided again.
                 logger.warning("%s: its leader is not changed yet: %s", name, failure)
                 if isinstance(failure, StaleBrokerError):
                     refused(failure.broker_id)
-                self._gave_ms.pop(name, None)
-                self._state.loop.call_later(RETRY_MS, lambda: self._change(name, decide, is_wanted, refused))
+                again = partial(self._change, name, decide, is_wanted, refused, ended)
+                self._state.loop.call_later(RETRY_MS, again)
+                return
+            ended()
 
         self._jobs.submit(lambda: self._registry.set_partition_states([change])[0], done)

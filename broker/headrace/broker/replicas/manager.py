@@ -38,7 +38,7 @@ from headrace.broker.state import BrokerState
 from headrace.broker.workers import THREADS, Workers
 from headrace.coordination.topics import TopicState
 from headrace.log.directory import LogDirectory, PartitionName
-from headrace.log.errors import LogError
+from headrace.log.errors import LogDamagedError, LogError
 from headrace.log.partition import PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -222,7 +222,8 @@ class ReplicaManager:
             offline = self._offline.setdefault(name, OfflineLog(topic.topic_id, ""))
             if problem != offline.problem:
                 logger.error("%s cannot be opened, and is offline: %s", name, problem)
-                self._state.note_unopened(name, problem)
+                is_damaged = isinstance(tried.error, LogDamagedError)
+                self._state.note_unopened(name, problem, is_damaged=is_damaged)
             offline.failed(tried, problem)
             self.resigning.resign(name)
             return

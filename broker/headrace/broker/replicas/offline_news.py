@@ -1,4 +1,6 @@
-"""Announces which partitions are offline here, in ZooKeeper, so that any broker's Metadata says so."""
+"""Announces in ZooKeeper which partitions are offline here: any broker's Metadata says so, and elections
+leave this broker out where they can.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import Final
 
 from headrace.broker.cluster import OfflineName
 from headrace.broker.workers import Jobs
+from headrace.coordination.errors import CoordinationError
 from headrace.coordination.offline_logs import OfflineLogRegistry
 from headrace.coordination.standing import HeldNode
 
@@ -19,7 +22,7 @@ RETRY_MS: Final = 5_000
 
 class OfflineNews:
     """Called on the loop's thread; ZooKeeper is written by `jobs`, one at a time. `present` returns what is
-    offline now.
+    offline now, on any thread.
     """
 
     def __init__(
@@ -36,8 +39,16 @@ class OfflineNews:
         self._held: dict[OfflineName, HeldNode] = {}
         self._is_started = self._is_writing = False
 
+    def begin(self) -> None:
+        """Announces what is offline before this broker is registered, and may be elected. Called on a thread,
+        once, before `start`; the nodes of a predecessor are gone."""
+        try:
+            self._announce(self._wanted())
+        except CoordinationError as error:
+            logger.warning("other brokers do not know yet which partitions are offline: %s", error)
+
     def start(self) -> None:
-        """Begins to announce; the nodes of a predecessor are gone."""
+        """Begins to announce each change."""
         self._is_started = True
         self.changed()
 
@@ -45,10 +56,13 @@ class OfflineNews:
         """Called after every change of what `present` returns."""
         if not self._is_started or self._is_writing:
             return
-        wanted = frozenset(sorted(self._present())[:ANNOUNCED_MAX])
+        wanted = self._wanted()
         if wanted != self._held.keys():
             self._is_writing = True
             self._jobs.submit(lambda: self._announce(wanted), self._announced)
+
+    def _wanted(self) -> frozenset[OfflineName]:
+        return frozenset(sorted(self._present())[:ANNOUNCED_MAX])
 
     def _announce(self, wanted: frozenset[OfflineName]) -> None:
         for name in [name for name in self._held if name not in wanted]:

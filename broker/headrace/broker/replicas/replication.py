@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from headrace.broker.cluster import OfflineName
 from headrace.broker.leadership.resigning import Resigning
 from headrace.broker.network.peers import Peers
 from headrace.broker.replicas.checkpoints import Checkpoints
@@ -72,6 +71,7 @@ class Replication:
         loop.every(self._checkpoint_ms, self.manager.save_high_watermarks)
         loop.every(NOTE_EVERY_MS, self._note_flushed)
         loop.every(LOOK_INTERVAL_MS, self.manager.look_after_offline)
+        loop.every(LOOK_INTERVAL_MS, self.manager.resigning.check)
         loop.every(self._in_sync.check_ms, self._in_sync.check)
         loop.every(CHECK_MS, self._cut_off.check)
 
@@ -80,12 +80,6 @@ class Replication:
 
     def brokers_changed(self) -> None:
         self._fetchers.brokers_changed()
-        self.manager.resigning.resign_again()
-
-    def offline_changed(self, names: frozenset[OfflineName]) -> None:
-        """Takes what ZooKeeper holds of logs that are offline."""
-        if self._state.see_offline(names):
-            self.manager.resigning.resign_again()
 
     def stored(self) -> list[StoredReplica]:
         """Returns the replicas that are open here and led by others."""
