@@ -56,6 +56,8 @@ def check(before: PartitionState, after: PartitionState) -> None:
     assert set(after.elr) <= set(after.replicas) - set(after.isr)
     assert set(after.elr) <= {*before.isr, *before.elr}, "nobody is eligible that was not in sync before"
     assert after.leader_epoch >= before.leader_epoch
+    if not set(before.replicas) <= set(after.replicas):
+        assert after.leader_epoch > before.leader_epoch, "what the leader knows of it is void"
     if after.leader != before.leader:
         assert after.leader_epoch > before.leader_epoch
 
@@ -149,6 +151,7 @@ def test_a_reassignment_ends_with_its_targets_or_as_it_was(
     moving = reassign(state, tuple(targets))
     check(state, moving)
     assert (moving.leader, moving.isr) == (state.leader, state.isr)
+    assert moving.leader_epoch == state.leader_epoch, "nobody has gone yet"
     assert set(moving.replicas) == set(targets) | set(state.replicas)
     assert reassign(moving, tuple(targets)) == moving
     called_off = cancel(moving, alive)
@@ -297,6 +300,16 @@ def test_replicas_of_a_reassignment_stay_eligible_only_while_they_are_replicas()
     )
     assert reassign(moving, (1, 2)).elr == (2, 3), "one that is to go is a replica until then"
     caught_up = moving.with_isr((1, 2, 4), below(3))
-    assert complete(caught_up, {1, 2, 4}) == PartitionState(1, 5, (1, 2, 4), (1, 2, 4))
+    assert complete(caught_up, {1, 2, 4}) == PartitionState(1, 6, (1, 2, 4), (1, 2, 4))
     adding = replace(reassign(at(1, 5, (1,), (1, 2)), (1, 2, 3)), elr=(3,))
     assert cancel(adding, {1}).elr == ()
+
+
+def test_a_replica_that_was_taken_away_and_given_back_must_prove_itself_again() -> None:
+    """Simulated world 2020420: the replica of broker 3 was moved away and back, while it was cut off from
+    the leader. The leader knew how far it had been before it deleted its log, and took it for in sync."""
+    full = at(1, 1, (1, 2, 3))
+    away = complete(reassign(full, (2, 1)), {1, 2, 3})
+    assert away == PartitionState(1, 2, (2, 1), (1, 2))
+    back = reassign(away, (1, 2, 3))
+    assert (back.leader_epoch, back.isr, back.adding) == (2, (1, 2), (3,))

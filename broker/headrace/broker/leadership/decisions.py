@@ -2,7 +2,9 @@
 
 Every function returns the state itself when nothing is to change, so that a decision that was written is not
 made again. In every state that comes out: the leader is in the in-sync set, the in-sync set and the eligible
-leader replicas are parts of the replicas, and a leader that was elected has a later epoch.
+leader replicas are parts of the replicas. A leader that was elected has a later epoch. So has a state that
+lacks a replica of before: that one deletes its log, and if it comes back, the leader must not believe what it
+knows of it.
 """
 
 from __future__ import annotations
@@ -117,9 +119,7 @@ def reassign(state: PartitionState, targets: tuple[int, ...]) -> PartitionState:
     old = _before(state)
     adding = tuple(r for r in targets if r not in old)
     removing = tuple(r for r in dict.fromkeys((*old, *state.isr, *state.elr)) if r not in targets)
-    if not adding and not removing:
-        return replace(state, replicas=targets, adding=(), removing=())
-    return replace(state, replicas=(*targets, *removing), adding=adding, removing=removing)
+    return _assigned(state, (*targets, *removing), adding, removing)
 
 
 def cancel(state: PartitionState, alive: Set[int]) -> PartitionState:
@@ -142,12 +142,23 @@ def _settled(state: PartitionState, replicas: tuple[int, ...], alive: Set[int]) 
     isr = tuple(r for r in state.isr if r in replicas)
     candidates = tuple(r for r in isr if r in alive)
     elr = tuple(r for r in state.elr if r in replicas)
-    settled = replace(state, replicas=replicas, adding=(), removing=(), elr=elr)
+    settled = replace(_assigned(state, replicas), elr=elr)
     if state.leader in isr or (state.leader == NO_LEADER and isr and not candidates):
         return replace(settled, isr=isr)
     if not candidates:
         return state  # nobody who stays could lead
-    return _elected(replace(settled, isr=isr), _first(settled, candidates))
+    return replace(_elected(settled, _first(settled, candidates)), isr=isr)
+
+
+def _assigned(
+    state: PartitionState,
+    replicas: tuple[int, ...],
+    adding: tuple[int, ...] = (),
+    removing: tuple[int, ...] = (),
+) -> PartitionState:
+    """Returns the state with other replicas, in a later epoch if one of the present ones has gone."""
+    epoch = state.leader_epoch + (not set(state.replicas) <= set(replicas))
+    return replace(state, leader_epoch=epoch, replicas=replicas, adding=adding, removing=removing)
 
 
 def _targets(state: PartitionState) -> tuple[int, ...]:
