@@ -265,7 +265,6 @@ class SimBroker:
                 except NoNodeError:
                     continue
         self._offline_news.registry.forget(self.number)
-        self._offline_news.begin()
         topics = self.registry.list()
         self._brokers.register(self._registration(host), wait_s=0)
         return topics

@@ -263,7 +263,6 @@ class Broker:
         own = self._front and self._options.front_address(self._front.address)
         front = Front(self._options.broker_id, *own) if own else None
         self._membership.remove_predecessor(registration)
-        self._offline_news.begin()
         topics = self._topics.list()
         self._membership.register(registration, front)
         return topics
