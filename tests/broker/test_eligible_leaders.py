@@ -74,8 +74,10 @@ def test_a_damaged_log_is_not_eligible_even_after_it_was_mended(replicas: Replic
         replicas.brokers[1].kill()
         replicas.brokers[3].start()
         replicas.wait_for("nobody leads", lambda: replicas.state(topic).leader == NO_LEADER)
+        before = replicas.state(topic)
         replicas.brokers[2].start()
         replicas.wait_for("it is not eligible any more", lambda: replicas.state(topic).elr == ())
+        assert replicas.state(topic) == replace(before, elr=()), "it was never elected"
     finally:
         segment.write_bytes(sound)
     replicas.wait_for("it has opened the log", lambda: f"{topic}-0: open again" in replicas.logs())

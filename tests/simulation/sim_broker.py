@@ -264,7 +264,7 @@ class SimBroker:
                     self.session.delete(path)
                 except NoNodeError:
                     continue
-        self._offline_news.registry.forget(self.number)
+        self._offline_news.begin(self.number)
         topics = self.registry.list()
         self._brokers.register(self._registration(host), wait_s=0)
         return topics

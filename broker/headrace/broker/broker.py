@@ -195,8 +195,8 @@ class Broker:
         return DiskGuard(self._options.data_dir, reserve_bytes, self._files, self._state.refuse_appends)
 
     def _join(self) -> Membership:
-        forget = self._offline_news.registry.forget
-        return Membership(self._options.data_dir, self._session, self._controller, forget)
+        announce = self._offline_news.begin
+        return Membership(self._options.data_dir, self._session, self._controller, announce)
 
     def _replicate(self) -> Replication:
         made = Replication(self._state, self._directory, self._files, self._own_work, self._topics)

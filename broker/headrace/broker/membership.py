@@ -34,13 +34,13 @@ HANDLED_WAIT_MAX_S: Final = 3.0
 
 @dataclass(slots=True)
 class Membership:
-    """`forget_offline` removes what the process before this one announced as offline. `folder`: the data
-    directory, where the session's file is left for who supervises this process."""
+    """`announce_offline` says which logs of this broker are offline, before it is registered. `folder`: the
+    data directory, where the session's file is left for who supervises this process."""
 
     folder: Path
     session: ZooKeeperSession
     controller: Controller
-    forget_offline: Callable[[int], None]
+    announce_offline: Callable[[int], None]
     held: HeldNode | None = None
     held_front: HeldNode | None = None
 
@@ -48,7 +48,7 @@ class Membership:
         """Registers this broker, stands for controller, and waits until the controller knows of it."""
         self._leave_session()
         self.session.on_restored(self._leave_session)
-        self.forget_offline(registration.broker_id)
+        self.announce_offline(registration.broker_id)
         self.held = BrokerRegistry(self.session).register(registration)
         if front is not None:
             self.held_front = FrontRegistry(self.session).announce(front)

@@ -39,9 +39,10 @@ class OfflineNews:
         self._held: dict[OfflineName, HeldNode] = {}
         self._is_started = self._is_writing = False
 
-    def begin(self) -> None:
-        """Announces what is offline before this broker is registered, and may be elected. Called on a thread,
-        once, before `start`; the nodes of a predecessor are gone."""
+    def begin(self, broker_id: int) -> None:
+        """Announces what is offline before this broker is registered, and may be elected; instead of what the
+        process before this one announced. Called on a thread, once, before `start`."""
+        self.registry.forget(broker_id)
         try:
             self._announce(self._wanted())
         except CoordinationError as error:
