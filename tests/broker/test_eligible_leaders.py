@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from fix_cli import Headrace, command_runner
 from fix_replicas import ReplicatedCluster
 from headrace.coordination.topics import NO_LEADER
+from headrace.log.names import CHECKPOINT, PREVIOUS_CHECKPOINT
 from headrace.wire.errors import ErrorCode
 
 
@@ -22,6 +25,21 @@ def kill(replicas: ReplicatedCluster, topic: str, broker: int, *left: int) -> No
     """SIGKILL; waits until the set says that it is gone."""
     replicas.brokers[broker].kill()
     replicas.wait_in_sync(topic, *left)
+
+
+@contextmanager
+def damage(replicas: ReplicatedCluster, topic: str, broker: int) -> Iterator[None]:
+    """Flips a bit in the first batch of a broker that is down. Without a checkpoint its start checks all."""
+    folder = replicas.brokers[broker].data_dir / f"{topic}-0"
+    for name in (CHECKPOINT, PREVIOUS_CHECKPOINT):
+        (folder / name).unlink(missing_ok=True)
+    segment = min(folder.glob("*.log"))
+    sound = segment.read_bytes()
+    segment.write_bytes(sound[:30] + bytes([sound[30] ^ 1]) + sound[31:])
+    try:
+        yield
+    finally:
+        segment.write_bytes(sound)
 
 
 def left_alone(replicas: ReplicatedCluster) -> str:
@@ -67,19 +85,14 @@ def test_a_damaged_log_is_not_eligible_even_after_it_was_mended(replicas: Replic
     """Somebody may put an older copy there, or cut the damage out."""
     topic = left_alone(replicas)
     acknowledged = replicas.read(topic)
-    segment = min((replicas.brokers[2].data_dir / f"{topic}-0").glob("*.log"))
-    sound = segment.read_bytes()
-    segment.write_bytes(sound[:30] + bytes([sound[30] ^ 1]) + sound[31:])
-    try:
-        replicas.brokers[1].kill()
-        replicas.brokers[3].start()
-        replicas.wait_for("nobody leads", lambda: replicas.state(topic).leader == NO_LEADER)
-        before = replicas.state(topic)
+    replicas.brokers[1].kill()
+    replicas.brokers[3].start()
+    replicas.wait_for("nobody leads", lambda: replicas.state(topic).leader == NO_LEADER)
+    before = replicas.state(topic)
+    with damage(replicas, topic, 2):
         replicas.brokers[2].start()
         replicas.wait_for("it is not eligible any more", lambda: replicas.state(topic).elr == ())
         assert replicas.state(topic) == replace(before, elr=()), "it was never elected"
-    finally:
-        segment.write_bytes(sound)
     replicas.wait_for("it has opened the log", lambda: f"{topic}-0: open again" in replicas.logs())
     assert (replicas.state(topic).leader, replicas.state(topic).isr) == (NO_LEADER, (1,))
     replicas.brokers[1].start()
@@ -92,22 +105,16 @@ def test_a_leader_whose_log_is_damaged_gives_way_when_an_eligible_broker_returns
 ) -> None:
     """Broker 2 leads, and cannot; then broker 1 returns, which no controller has seen at first."""
     topic = left_alone(replicas)
-    before = replicas.state(topic)
-    segment = min((replicas.brokers[2].data_dir / f"{topic}-0").glob("*.log"))
-    sound = segment.read_bytes()
     replicas.brokers[1].kill()
     replicas.brokers[3].start()
     replicas.wait_for("nobody leads", lambda: replicas.state(topic).leader == NO_LEADER)
-    segment.write_bytes(sound[:30] + bytes([sound[30] ^ 1]) + sound[31:])
-    try:
-        now = replicas.state(topic)
-        led = replace(now, leader=2, leader_epoch=now.leader_epoch + 1, isr=(2,), elr=(1,))
-        replicas.registry.set_partition_state(topic, 0, led, expected=now)
+    before = replicas.state(topic)
+    led = replace(before, leader=2, leader_epoch=before.leader_epoch + 1, isr=(2,), elr=(1,))
+    replicas.registry.set_partition_state(topic, 0, led, expected=before)
+    with damage(replicas, topic, 2):
         replicas.brokers[2].start()
         replicas.brokers[1].start()
         replicas.wait_for("broker 1 leads", lambda: replicas.state(topic).leader == 1)
-        assert replicas.state(topic).leader_epoch > before.leader_epoch
+        assert replicas.state(topic).leader_epoch > led.leader_epoch
         assert 2 not in replicas.state(topic).elr
-    finally:
-        segment.write_bytes(sound)
     replicas.wait_in_sync(topic, 1, 2, 3)

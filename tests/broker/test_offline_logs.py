@@ -267,6 +267,9 @@ class Registry:
 
         return SimpleNamespace(release=release)
 
+    def forget(self, broker_id: int) -> None:
+        self.nodes = {name for name in self.nodes if name[0] != broker_id}
+
     def _fail(self) -> None:
         if self.problem is not None:
             problem, self.problem = self.problem, None
@@ -301,3 +304,18 @@ def test_other_brokers_hear_of_each_change_once_zookeeper_answers() -> None:
     news.changed()
     jobs.run()
     assert len(registry.nodes) == ANNOUNCED_MAX and not jobs.jobs
+
+
+@pytest.mark.parametrize("problem", [None, ZooKeeperUnavailableError("a test")])
+def test_what_is_offline_is_known_before_a_broker_is_registered(problem: Exception | None) -> None:
+    """Else a controller would elect a broker that returns, and cannot serve."""
+    registry, jobs = Registry(), CountingWorkers()
+    registry.nodes = {(1, "opened since", 0), (2, "of another broker", 0)}
+    registry.problem = problem
+    news = OfflineNews(cast(Any, registry), jobs, lambda *_: None, lambda: frozenset({(1, "t", 0)}))
+    news.begin(1)
+    told = set() if problem else {(1, "t", 0)}
+    assert registry.nodes == {(2, "of another broker", 0)} | told
+    news.start()
+    jobs.run()
+    assert registry.nodes == {(2, "of another broker", 0), (1, "t", 0)}

@@ -19,7 +19,7 @@ from headrace.broker.state import BrokerState
 from headrace.broker.workers import Jobs
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.partition_states import PartitionChange, StaleBrokerError, StaleStateError
-from headrace.coordination.topics import ElrBelow, PartitionState, TopicRegistry
+from headrace.coordination.topics import NO_LEADER, ElrBelow, PartitionState, TopicRegistry
 from headrace.log.directory import PartitionName
 
 logger = logging.getLogger(__name__)
@@ -118,9 +118,9 @@ class Resigning:
             failure = error or problem
             if failure is None:
                 logger.warning(
-                    "%s: broker %d leads it in epoch %d, in sync %s, eligible %s",
+                    "%s: %s leads it in epoch %d, in sync %s, eligible %s",
                     name,
-                    new.leader,
+                    "nobody" if new.leader == NO_LEADER else f"broker {new.leader}",
                     new.leader_epoch,
                     list(new.isr),
                     list(new.elr),
