@@ -13,7 +13,7 @@ from headrace.broker.settings.config import BrokerConfig
 from headrace.broker.settings.dynamic import Throttles
 from headrace.broker.state import BrokerState
 from headrace.log.directory import PartitionName
-from headrace.replication.in_sync import InSyncReplicas
+from headrace.replication.in_sync import UNKNOWN_ADDRESS, InSyncReplicas
 from headrace.wire.errors import ErrorCode
 from headrace.wire.fetch import FetchPartition, FetchRequest
 
@@ -26,9 +26,22 @@ def asked(replica_epoch: int, *, leader_epoch: int = 3, registered: int = REGIST
     replicas = InSyncReplicas(
         LEADER, (1, 2), (1, 2), min_in_sync=1, epoch_start=0, high_watermark=0, now_ms=0.0
     )
-    partition: Any = SimpleNamespace(
-        name=PartitionName("t", 0), replicas=replicas, log=SimpleNamespace(start_address=0, end_address=END)
-    )
+    fetch(replicas, replica_epoch, END, leader_epoch=leader_epoch, registered=registered)
+    return replicas.high_watermark
+
+
+def fetch(
+    replicas: InSyncReplicas,
+    replica_epoch: int,
+    address: int,
+    *,
+    leader_epoch: int = 3,
+    registered: int = REGISTERED,
+    start: int = 0,
+) -> None:
+    """Notes a fetch at `address`; the leader's log goes from `start` to `END`."""
+    log = SimpleNamespace(start_address=start, end_address=END)
+    partition: Any = SimpleNamespace(name=PartitionName("t", 0), replicas=replicas, log=log)
     state: Any = SimpleNamespace(
         view=SimpleNamespace(broker_epoch=lambda _: registered),
         monotonic_ms=lambda: 5.0,
@@ -37,9 +50,8 @@ def asked(replica_epoch: int, *, leader_epoch: int = 3, registered: int = REGIST
     )
     for name in ("is_past_epoch", "is_registered_epoch"):
         setattr(state, name, getattr(BrokerState, name).__get__(state))
-    part = FetchPartition(0, END, 1, current_leader_epoch=leader_epoch)
+    part = FetchPartition(0, address, 1, current_leader_epoch=leader_epoch)
     note(state, partition, part, FetchRequest(0, 0, 1, [], FOLLOWER, replica_epoch=replica_epoch))
-    return replicas.high_watermark
 
 
 def test_the_registered_follower_counts() -> None:
@@ -64,6 +76,25 @@ def test_an_older_self_of_the_follower_is_refused() -> None:
 
 def test_without_a_leader_epoch_nothing_counts() -> None:
     assert asked(REGISTERED, leader_epoch=-1) == 0
+
+
+def test_a_log_that_ends_below_the_leaders_start_is_known_to_lack_something_at_once() -> None:
+    """Its first fetch tells that it was emptied. By its second, the leader may be dead, and it elected."""
+    replicas = InSyncReplicas(
+        LEADER, (1, 2), (1,), (2,), min_in_sync=2, epoch_start=END, high_watermark=END, now_ms=0.0
+    )
+    fetch(replicas, REGISTERED, 0, start=500)
+    assert replicas.unfit == {FOLLOWER}
+    assert replicas.end_address(FOLLOWER) == 0
+
+
+def test_what_a_log_beyond_the_leaders_end_has_below_it_is_not_known() -> None:
+    replicas = InSyncReplicas(
+        LEADER, (1, 2), (1,), (2,), min_in_sync=2, epoch_start=END, high_watermark=END, now_ms=0.0
+    )
+    fetch(replicas, REGISTERED, END + 1)
+    assert not replicas.unfit
+    assert replicas.end_address(FOLLOWER) == UNKNOWN_ADDRESS
 
 
 # --- throttles (KIP-73) ---

@@ -65,7 +65,8 @@ class FollowerSession(Protocol):
 
 
 CUT_OFF: Final = (
-    "ZooKeeper does not answer this broker, and no in-sync follower asks it any more: another broker may lead"
+    "ZooKeeper does not answer this broker, and no follower that could lead asks it any more: "
+    "another broker may lead"
 )
 
 

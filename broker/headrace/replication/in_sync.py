@@ -146,13 +146,13 @@ class InSyncReplicas:
             follower.caught_up_ms = max(follower.caught_up_ms, now_ms)
             follower.asked_ms = max(follower.asked_ms, now_ms)
 
-    def lost(self, replica: int) -> None:
+    def lost(self, replica: int, end_address: int = UNKNOWN_ADDRESS) -> None:
         """Notes that a follower's log does not agree with the leader's: nothing is known of it until it
-        does.
+        does. `end_address`: where it ends, if that is below the start of the leader's log.
         """
         follower = self._followers.get(replica)
         if follower is not None:
-            follower.end_address = UNKNOWN_ADDRESS
+            follower.end_address = end_address
 
     def advance(self, own_address: int) -> bool:
         """Raises the high watermark to what all in-sync replicas have, `own_address` of it the leader's;

@@ -40,7 +40,11 @@ def note(state: BrokerState, partition: Partition, part: FetchPartition, body: F
         # not rest on it. It gets batches, and counts for nothing until this broker has seen its registration.
         return
     log = partition.log
-    agrees = log.start_address <= part.fetch_offset <= log.end_address
+    if part.fetch_offset < log.start_address:
+        # The high watermark is not below that start, so this follower lacks something.
+        replicas.lost(body.replica_id, part.fetch_offset)
+        return
+    agrees = part.fetch_offset <= log.end_address
     if agrees and part.last_fetched_epoch >= 0:
         agrees = (
             leader_epochs.diverging(partition, part.last_fetched_epoch, part.fetch_offset, for_follower=True)
