@@ -1,6 +1,6 @@
 """Leaders that may be none any more, and followers that do not hear their leaders.
 
-A leader: ZooKeeper does not answer, and every in-sync follower has gone.
+A leader: ZooKeeper does not answer, and no follower that could lead asks it any more.
 
 A broker that is cut off from ZooKeeper alone does not hear that its session has ended and another broker
 leads. What it gets with acks=all waits for followers that follow another leader, and its Metadata names it
