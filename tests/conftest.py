@@ -42,6 +42,7 @@ pytest_plugins = [
     "fix_network",
     "fix_network_site",
     "fix_network_terraform",
+    "fix_one_broker",
     "fix_ports",
     "fix_postgresql",
     "fix_registry",
