@@ -46,6 +46,7 @@ pytest_plugins = [
     "fix_ports",
     "fix_postgresql",
     "fix_registry",
+    "fix_samples",
     "fix_site",
     "fix_small_disk",
     "fix_spark",

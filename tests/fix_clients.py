@@ -1,21 +1,17 @@
-"""Four third-party Kafka clients and ours behind one small interface, with one checker of what they read.
+"""Four third-party Kafka clients and ours behind one small interface.
 
-Owns: the records (`Sample`), the adapters for confluent-kafka, kafka-python, kcat, the Java client and our
-own, and `check_rows`. An adapter produces with idempotence on, and reads one partition from an offset or a
-time; it decides nothing. Fixture: `real_clients` (adapter by name). Every call is given a bootstrap address:
-nothing here depends on whose broker it is.
+Owns: the adapters for confluent-kafka, kafka-python, kcat, the Java client and our own. An adapter produces
+the records of `fix_samples` with idempotence on, and reads one partition from an offset or a time; it
+decides nothing. Fixture: `real_clients` (adapter by name). Every call is given a bootstrap address: nothing
+here depends on whose broker it is.
 """
 
-import itertools
-import random
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, overload
+from typing import Any, Final, Protocol
 
 import confluent_kafka
 import kafka
@@ -23,9 +19,9 @@ import pytest
 
 import headrace.client
 from fix_java import JavaPeer
+from fix_samples import Got, Read, Sample
 
 CLIENT_NAMES: Final = ("confluent-kafka", "kafka-python", "kcat", "java")
-CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 BATCH_BYTES: Final = 32_768
 """The batch size of every producer: a test's records make hundreds of batches."""
 LINGER_MS: Final = 500
@@ -34,25 +30,6 @@ lie in one batch. A client that flushes does not wait so long."""
 READ_IDLE_WAIT_MAX_S: Final = 60.0
 """A reader that gets nothing for this long stops; `check_rows` then reports what is missing."""
 PRODUCE_WAIT_MAX_S: Final = 90.0
-EVENT_TIME_MS: Final = 1_300_000_000_000
-STEP_MS: Final = 10
-
-
-class Sample(NamedTuple):
-    """What is produced."""
-
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-
-
-class Got(NamedTuple):
-    """What was read."""
-
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
 
 
 def got_of(message: confluent_kafka.Message) -> Got:
@@ -60,21 +37,6 @@ def got_of(message: confluent_kafka.Message) -> Got:
     offset = message.offset()
     assert offset is not None
     return Got(offset, message.timestamp()[1], message.key(), message.value())
-
-
-@dataclass(frozen=True)
-class Read:
-    """`count` records of a partition, from `offset`, or from the first not before `timestamp_ms`.
-
-    `fetch_bytes` bounds what the client requests by one fetch; a batch may be larger.
-    """
-
-    topic: str
-    count: int
-    offset: int = 0
-    timestamp_ms: int | None = None
-    fetch_bytes: int | None = None
-    partition: int = 0
 
 
 class RealClient(Protocol):
@@ -91,63 +53,9 @@ class RealClient(Protocol):
     def read(self, bootstrap: str, what: Read) -> list[Got]: ...
 
 
-class Samples(Sequence[Sample]):
-    """Records that contain their number, half compressible, 10 to 110 bytes, 50 keys, 10 ms apart.
-
-    They are made at their first use: every test process imports all tests.
-    """
-
-    def __init__(self, count: int, seed: int) -> None:
-        self._count = count
-        self._seed = seed
-
-    @cached_property
-    def _made(self) -> list[Sample]:
-        draw = random.Random(self._seed)
-        return [
-            Sample(
-                EVENT_TIME_MS + i * STEP_MS,
-                b"member-%02d" % (i % 50),
-                b"%08d|" % i
-                + draw.randbytes(draw.randrange(25)).hex().encode()
-                + b"view" * draw.randrange(12),
-            )
-            for i in range(self._count)
-        ]
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, place: int) -> Sample: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Sample]: ...
-    def __getitem__(self, place: int | slice) -> Sample | list[Sample]:
-        return self._made[place]
-
-    def __iter__(self) -> Iterator[Sample]:
-        return iter(self._made)
-
-
-def make_samples(count: int, *, seed: int = 2011) -> Samples:
-    return Samples(count, seed)
-
-
 def read_all(client: RealClient, bootstrap: str, topic: str, count: int) -> list[Got]:
     """Reads a partition of `count` records; requests one more if the client stops at the end."""
     return client.read(bootstrap, Read(topic, count + 1 if client.stops_at_the_end else count))
-
-
-def check_rows(rows: Sequence[Got], expected: Sequence[Sample], *, times: bool = True) -> None:
-    """Every record once and in order, at increasing offsets. Names the first problem."""
-    for position, (row, sample) in enumerate(zip(rows, expected, strict=False)):
-        if (row.key, row.value) != (sample.key, sample.value):
-            pytest.fail(f"record {position} at {row.offset} is {row.value!r:.60}, not {sample.value!r:.60}")
-        if times and row.timestamp_ms != sample.timestamp_ms:
-            pytest.fail(f"record {position} at {row.offset} has the time {row.timestamp_ms}")
-    assert len(rows) == len(expected), f"read {len(rows)} records, not {len(expected)}"
-    for earlier, later in itertools.pairwise(rows):
-        assert earlier.offset < later.offset, f"offset {later.offset} came after {earlier.offset}"
 
 
 class ConfluentKafka:

@@ -18,20 +18,9 @@ import confluent_kafka
 import kafka
 import pytest
 
-from fix_clients import (
-    BATCH_BYTES,
-    CODECS,
-    LINGER_MS,
-    Got,
-    Kcat,
-    Read,
-    RealClient,
-    RealClients,
-    Sample,
-    got_of,
-    parse_java_row,
-)
+from fix_clients import BATCH_BYTES, LINGER_MS, Kcat, RealClient, RealClients, got_of, parse_java_row
 from fix_java import JavaPeer, run_checked
+from fix_samples import CODECS, Got, Read, Sample
 
 PROGRAMS: Final = Path(__file__).parent / "programs"
 BUILT: Final = Path(__file__).parent.parent / ".headrace" / "programs"

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from fix_clients import CLIENT_NAMES, RealClient, RealClients, check_rows, make_samples, read_all
+from fix_clients import CLIENT_NAMES, RealClient, RealClients, read_all
 from fix_datacenter import Datacenter
+from fix_samples import check_rows, make_samples
 
 pytestmark = pytest.mark.real_client
 

@@ -12,11 +12,12 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from fix_broker import BrokerCluster, RawClient, StartCluster
-from fix_clients import Kcat, make_samples, require_kcat
+from fix_clients import Kcat, require_kcat
 from fix_difference_admin import CASES
 from fix_difference_cases import fresh
 from fix_differences import CLOSED, Asker, Case
 from fix_kafka import ApacheKafka
+from fix_samples import make_samples
 from headrace.wire.batch import hop
 from headrace.wire.compression import Codec
 

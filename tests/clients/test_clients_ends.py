@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import confluent_kafka
 import pytest
 
-from fix_clients import CODECS, Got, check_rows, make_samples
 from fix_datacenter import Datacenter
 from fix_ends import END_CLIENTS, EndClient, EndClients, From, end_of
 from fix_java import KafkaTool
+from fix_samples import CODECS, Got, check_rows, make_samples
 
 pytestmark = pytest.mark.real_client
 

@@ -17,9 +17,10 @@ import confluent_kafka
 import kafka
 import pytest
 
-from fix_clients import Got, RealClients, check_rows, got_of, make_samples, parse_java_row, require_kcat
+from fix_clients import RealClients, got_of, parse_java_row, require_kcat
 from fix_datacenter import Datacenter
 from fix_java import JavaPeer
+from fix_samples import Got, check_rows, make_samples
 
 pytestmark = pytest.mark.real_client
 

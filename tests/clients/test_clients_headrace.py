@@ -10,20 +10,10 @@ import kafka
 import pytest
 
 import headrace.client
-from fix_clients import (
-    BATCH_BYTES,
-    CLIENT_NAMES,
-    CODECS,
-    Headrace,
-    Read,
-    RealClients,
-    Sample,
-    check_rows,
-    make_samples,
-    read_all,
-)
+from fix_clients import BATCH_BYTES, CLIENT_NAMES, Headrace, RealClients, read_all
 from fix_datacenter import Datacenter
 from fix_kafka import ApacheKafka
+from fix_samples import CODECS, Read, Sample, check_rows, make_samples
 from headrace.wire.partitioning import partition_for_key
 
 pytestmark = pytest.mark.real_client

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from fix_clients import CLIENT_NAMES, CODECS, Got, Read, RealClients, check_rows, make_samples, read_all
+from fix_clients import CLIENT_NAMES, RealClients, read_all
 from fix_datacenter import Datacenter
+from fix_samples import CODECS, Got, Read, check_rows, make_samples
 
 pytestmark = pytest.mark.real_client
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from fix_broker import RawClient
-from fix_clients import CLIENT_NAMES, Read, RealClients, check_rows, make_samples, read_all
+from fix_clients import CLIENT_NAMES, RealClients, read_all
 from fix_faulty_disk import FaultyBroker
+from fix_samples import Read, check_rows, make_samples
 from headrace.wire.errors import ErrorCode
 from headrace.wire.records import Record, encode_batch
 

@@ -26,9 +26,10 @@ import kafka.admin
 import pytest
 
 from fix_broker import BrokerProcess, RawClient
-from fix_clients import CODECS, Read, RealClients, make_samples
+from fix_clients import RealClients
 from fix_java import JavaPeer
 from fix_ports import free_port
+from fix_samples import CODECS, Read, make_samples
 from fix_zookeeper import ZooKeeperRoom
 from headrace.wire.apis import ApiKey
 

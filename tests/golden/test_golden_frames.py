@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 import pytest
 from kio.static.protocol import RequestPayload, ResponsePayload
 
-from fix_clients import CODECS, make_samples
+from fix_samples import CODECS, make_samples
 from headrace.wire import fetch, produce
 from headrace.wire.apis import ApiKey
 from headrace.wire.batch import hop, read_header, verify
