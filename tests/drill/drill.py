@@ -25,7 +25,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
-from drill import drill_brokers, drill_files, drill_kinds, drill_planning, drill_replicas, drill_seals
+from drill import drill_brokers, drill_files, drill_planning, drill_replicas, drill_seals
 from drill.drill_switches import SWITCHES
 from drill.drill_tables import add_runs
 from drill.drill_truth import Score
@@ -48,14 +48,14 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     kinds = {name.strip() for name in chosen.kinds.split(";") if name.strip()}
-    parts = (drill_kinds, drill_files, drill_seals, drill_brokers, drill_replicas)
+    parts = (drill_planning, drill_files, drill_seals, drill_brokers, drill_replicas)
     known = {name: kind for part in parts for name, kind in part.KINDS.items()}
     if unknown := kinds - known.keys():
         print(f"there are no kinds {sorted(unknown)}; there are: {'; '.join(known)}", file=sys.stderr)
         return 2
     result = {}
     with SWITCHES[chosen.without]():
-        if not kinds or kinds & drill_kinds.KINDS.keys():
+        if not kinds or kinds & drill_planning.KINDS.keys():
             result["simulated"] = run_simulated(chosen.seed, chosen.plants, kinds)
         if not kinds or kinds & (drill_files.KINDS.keys() | drill_seals.KINDS.keys()):
             result["files"] = run_files(chosen.seed, chosen.file_seeds, kinds)
@@ -77,7 +77,7 @@ def run_simulated(first_seed: int, plants: int, kinds: Collection[str] = ()) -> 
         if score.planted >= plants:
             break
     where = f"in {count} simulated worlds, seeds {first_seed} to {first_seed + count - 1}"
-    return shown(score, drill_kinds.KNOWN_MISSES, where, cpu_s, time.monotonic() - began_s)
+    return shown(score, drill_planning.KNOWN_MISSES, where, cpu_s, time.monotonic() - began_s)
 
 
 def _worlds(first_seed: int, kinds: Collection[str]) -> Iterator[tuple[Score, float]]:

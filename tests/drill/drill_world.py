@@ -1,6 +1,6 @@
 """A simulated installation for a drill: two datacenters, mirrors, auditors, loads, and an audit store.
 
-One world is made of *lanes*, each a source partition with publishers of its own. `drill_kinds` plants
+One world is made of *lanes*, each a source partition with publishers of its own. `drill_planning` plants
 failures in lanes before the world runs; the world then plays what was planned, in rounds of ten seconds.
 """
 

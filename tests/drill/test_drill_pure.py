@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from drill.drill_kinds import KINDS, KNOWN_MISSES
-from drill.drill_planning import planned
+from drill.drill_planning import KINDS, KNOWN_MISSES, planned
 from drill.drill_switches import SWITCHES
 from drill.drill_truth import Score
 
