@@ -17,7 +17,8 @@ import httpx
 
 from fix_broker import RawClient
 from fuzzing import audited, honest
-from fuzzing.audit_values import KINDS, Place, ValueMaker
+from fuzzing.audit_records import KINDS, Place
+from fuzzing.audit_values import ValueMaker
 from fuzzing.avro import AvroWriter, changed_schema, tower
 from fuzzing.values import mutate
 from fuzzing.world import World

@@ -9,7 +9,8 @@ from collections import Counter
 import pytest
 
 from fuzzing import audited
-from fuzzing.audit_values import KINDS, Place, ValueMaker, impossible
+from fuzzing.audit_records import KINDS, Place
+from fuzzing.audit_values import ValueMaker, impossible
 from fuzzing.avro import AvroWriter, changed_schema, tower
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
