@@ -1,13 +1,15 @@
 """A real agent of a host, as a process of its own, for tests that use it and that kill it.
 
-Owns: `RunningAgent`, with the kinds of `stand_in_agent` beside the real ones; `self_signed`. Fixtures:
-`agent` (one for each file, without units at the start of each test), `stand_in_program` (makes `headrace up`
-start such an agent).
+Owns: `RunningAgent`, with the kinds of `stand_in_agent` beside the real ones; `self_signed`;
+`half_requests`. Fixtures: `agent` (one for each file, without units at the start of each test),
+`stand_in_program` (makes `headrace up` start such an agent).
 """
 
+import contextlib
 import datetime
 import ipaddress
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +35,7 @@ from headrace.site.addresses import Address
 
 HOST = "127.106.2.1"
 WAIT_MAX_S = 60.0
+HALF_REQUESTS = 450
 
 
 def eventually(condition: Callable[[], bool], timeout_s: float = WAIT_MAX_S) -> None:
@@ -163,6 +166,18 @@ class RunningAgent:
         if self.supervisor.is_alive():
             self.supervisor.shut_down()
         end_units_left_in(self.home)
+
+
+@contextlib.contextmanager
+def half_requests(agent: RunningAgent, data: bytes) -> Iterator[list[socket.socket]]:
+    """Connections that have sent a part of a request, and nothing more."""
+    with contextlib.ExitStack() as stack:
+        opened = []
+        for _ in range(HALF_REQUESTS):
+            with contextlib.suppress(OSError):
+                opened.append(stack.enter_context(socket.create_connection(agent.address, 10)))
+                opened[-1].sendall(data)
+        yield opened
 
 
 @pytest.fixture(scope="module")
