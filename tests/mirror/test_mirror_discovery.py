@@ -11,7 +11,7 @@ import pytest
 
 from headrace.client.cluster import PartitionInfo, TopicInfo
 from headrace.mirror import service
-from headrace.mirror.discovery import NotAMirrorError, TargetTopics
+from headrace.mirror.discovery import NotAMirrorError, TargetTopics, wanted
 from headrace.mirror.service import MirrorService, MirrorSettings
 
 NOBODY = "127.0.0.1:1"
@@ -58,3 +58,17 @@ def test_the_problem_of_a_topic_ends_with_the_topic(mirror: MirrorService) -> No
     assert mirror.status()["topic_troubles"].keys() == {"a", "b"}
     discover(mirror, "b")
     assert mirror.status()["topic_troubles"].keys() == {"b"}
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "expected"),
+    [
+        (".*", None, ["_audit", "orders", "page-view"]),
+        ("page-.*|orders", None, ["orders", "page-view"]),
+        (".*", "_.*", ["orders", "page-view"]),
+        ("page", None, []),
+    ],
+)
+def test_which_topics_are_mirrored(include: str, exclude: str | None, expected: list[str]) -> None:
+    names = ["page-view", "orders", "_audit", "__consumer_offsets"]
+    assert wanted(names, re.compile(include), re.compile(exclude) if exclude else None) == expected
