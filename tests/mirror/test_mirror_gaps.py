@@ -1,4 +1,4 @@
-"""Addresses that a source has set aside: copies that lack them halt by name, and go on when told to."""
+"""Addresses that a source has set aside or deleted: copies that lack them halt, and go on when told to."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ from typer.testing import CliRunner
 from fix_audit import MirrorProcess, StartMirror, wait_for
 from fix_bad_batches import flipped, spoil_in_file
 from fix_broker import BrokerCluster, BrokerProcess, StartCluster
+from fix_copies import assert_same, send
+from fix_registry import StartRegistry
+from headrace.audit.topic.reader import AuditReader
+from headrace.audit.topic.records import ANALYSIS_AUDIT_TOPIC, GapRecord
 from headrace.cli import main as cli
 from headrace.client import Admin, Producer
+from headrace.client.admin import EARLIEST
+from headrace.client.errors import BrokerError
 from headrace.wire.batch import BatchHeader, hop
 
 Accept = Callable[[MirrorProcess, str], str]
@@ -197,3 +203,108 @@ def test_a_registry_that_hangs_keeps_no_copy_waiting_for_a_gaps_report(
             wait_for(lambda: ("new", 0) in mirror.partitions(), mirror.output)
             assert time.monotonic() - begun_s < HANG_S, "it waited for the registry"
         assert mirror.terminate() == 0
+
+
+def test_a_gap_halts_its_partition_until_it_is_accepted(
+    broker_cluster: StartCluster,
+    start_registry: StartRegistry,
+    start_mirror: StartMirror,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    eager = {"log.retention.check.interval.ms": "100", "log.segment.bytes": "65536"}
+    east = broker_cluster(datacenter="east", config=eager)
+    analysis = broker_cluster(datacenter="analysis")
+    registry = start_registry(hosts=analysis.zookeeper.hosts)
+    with Admin(east.bootstrap) as admin:
+        admin.create_topic("short", 1)
+        admin.create_topic("good", 1)
+        send(east, "short", 200, partitions=1)
+        mirror = start_mirror(east, analysis, "--registry", registry.url)
+        wait_for(lambda: len(mirror.partitions()) == 2, mirror.output)
+        wait_for(lambda: mirror.partitions()["short", 0]["state"] == "caught_up", mirror.status)
+        copied_to = mirror.partitions()["short", 0]["address"]
+        mirror.kill()
+        admin.alter_configs("short", {"retention.bytes": "100000"})
+        for _ in range(5):
+            send(east, "short", 2_000, partitions=1)
+        wait_for(lambda: admin.list_offsets("short", EARLIEST)[0].offset > copied_to)
+        # From here on the gap does not grow.
+        admin.alter_configs("short", {"retention.bytes": "-1"})
+        wait_for(lambda: admin.describe_configs("short")["retention.bytes"].value == "-1")
+        send(east, "good", 100, partitions=1)
+        mirror.start()
+        wait_for(lambda: len(mirror.partitions()) == 2, mirror.output)
+        wait_for(lambda: mirror.partitions()["short", 0]["state"] == "halted", mirror.status)
+        assert_same(mirror, "good", 0)
+        found = mirror.partitions()["short", 0]
+        begins = admin.list_offsets("short", EARLIEST)[0].offset
+        assert f"addresses {copied_to} to {begins} were deleted" in found["reason"]
+        reader = AuditReader(
+            bootstrap=analysis.bootstrap, registry_url=registry.url, topics=[ANALYSIS_AUDIT_TOPIC]
+        )
+        reported: list[object] = []
+
+        def is_reported() -> bool:
+            reader.discover()
+            reported.extend(each.record for each in reader.poll(0.2).records)
+            return bool(reported)
+
+        wait_for(is_reported, mirror.output)
+        reader.close()
+        (gap,) = reported
+        assert isinstance(gap, GapRecord)
+        whose = (gap.tier, gap.datacenter, gap.topic, gap.partition, gap.from_address, gap.to_address)
+        assert whose == ("analysis", "east", "short", 0, copied_to, begins)
+
+        # The command in the message.
+        headrace = one_line(monkeypatch, capsys, mirror)
+        assert "`headrace mirror accept-gap short 0 --source east`" in found["reason"]
+        assert found["gap"] == {"from": copied_to, "to": begins}
+        assert "good-0 of east is not halted over a gap: it is caught up" in headrace("good", "0")
+        assert "no-such-0 of east is not mirrored" in headrace("no-such", "0")
+        assert f"continues at {begins:,} within seconds" in headrace("short", "0", "--yes")
+        wait_for(lambda: mirror.partitions()["short", 0]["state"] == "caught_up", mirror.status)
+        assert_same(mirror, "short", 0)
+        send(east, "short", 100, partitions=1)
+        # The accepted gap is still known after mirror and broker have crashed.
+        mirror.kill()
+        analysis[1].kill()
+        analysis[1].start()
+        mirror.start()
+        wait_for(lambda: len(mirror.partitions()) == 2, mirror.output)
+        wait_for(lambda: mirror.partitions()["short", 0]["state"] == "caught_up", mirror.status)
+        again = mirror.partitions()["short", 0]
+        assert (again["skipped"], again["gap"]) == ([{"from": copied_to, "to": begins}], None)
+        assert again["skipped_bytes"] == begins - copied_to
+        assert mirror.partitions()["good", 0]["skipped_bytes"] == 0
+        with Admin(analysis.bootstrap) as target:
+            assert target.list_offsets("short", EARLIEST)[0].offset == begins
+            setting = target.describe_configs("short")["headrace.mirror.accepted.gaps"]
+            assert setting.value == f"0:{copied_to}-{begins}"
+            with pytest.raises(BrokerError, match="'1:5-5' is not PARTITION:FROM-TO"):
+                target.alter_configs("short", {"headrace.mirror.accepted.gaps": "1:5-5"})
+    assert_same(mirror, "short", 0)
+
+
+def one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], mirror: MirrorProcess
+) -> Callable[..., str]:
+    """Returns a runner of `headrace mirror accept-gap … --source east` that returns one line of output."""
+    clusters = {"east": mirror.source, "analysis": mirror.target}
+    context = SimpleNamespace(
+        mirrors=[SimpleNamespace(source="east", target="analysis", status_url=mirror.status_url)],
+        datacenter=lambda name: SimpleNamespace(bootstrap=clusters[name].bootstrap),
+    )
+
+    def run(*words: str) -> str:
+        capsys.readouterr()
+        monkeypatch.setattr("headrace.cli.mirror.context", lambda: context)
+        command = ["headrace", "mirror", "accept-gap", *words, "--source", "east"]
+        monkeypatch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit):
+            cli.main()
+        output = capsys.readouterr()
+        return " ".join((output.out + output.err).split())
+
+    return run

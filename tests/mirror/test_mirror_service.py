@@ -3,64 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import shutil
-import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from fix_audit import WAIT_MAX_S, MirrorProcess, StartMirror, wait_for
-from fix_broker import BrokerCluster, RawClient, StartCluster
-from fix_registry import StartRegistry
-from headrace.audit.topic.reader import AuditReader
-from headrace.audit.topic.records import ANALYSIS_AUDIT_TOPIC, GapRecord
-from headrace.cli import main as cli
+from fix_broker import RawClient, StartCluster
+from fix_copies import assert_same, files_of, send
 from headrace.client import Admin, Producer
-from headrace.client.admin import EARLIEST
 from headrace.client.errors import BrokerError
 from headrace.coordination.topics import TopicRegistry
 from headrace.log.partition import PartitionLog
 from headrace.mirror.__main__ import main
 from headrace.mirror.discovery import MIRROR_SETTING
 from headrace.wire.records import Record, encode_batch
-
-
-def files_of(cluster: BrokerCluster, topic: str, partition: int) -> bytes:
-    """The bytes of a partition's log, all segments concatenated, from a broker that has it."""
-    for broker in cluster.brokers:
-        paths = sorted((broker.data_dir / f"{topic}-{partition}").glob("*.log"))
-        if paths:
-            return b"".join(path.read_bytes() for path in paths)
-    return b""
-
-
-def assert_same(mirror: MirrorProcess, topic: str, *partitions: int) -> None:
-    """Waits until the copies are as long as the source's partitions, then compares all bytes."""
-    for partition in partitions:
-        copy = mirror.partitions()[topic, partition]["target_partition"]
-        expected = files_of(mirror.source, topic, partition)
-        assert expected, f"{topic}-{partition} is empty"
-        deadline = time.monotonic() + WAIT_MAX_S
-        while len(files_of(mirror.target, topic, copy)) < len(expected):
-            assert time.monotonic() < deadline, (
-                f"{len(expected)} {json.dumps(mirror.status())} {mirror.output()[-3000:]}"
-            )
-            time.sleep(0.05)
-        assert files_of(mirror.target, topic, copy) == expected
-
-
-def send(cluster: BrokerCluster, topic: str, count: int, *, partitions: int, codec: str = "none") -> None:
-    with Producer(cluster.bootstrap, compression=codec) as producer:
-        for index in range(count):
-            producer.send(topic, b"event %d " % index * 20, partition=index % partitions)
-        producer.flush(WAIT_MAX_S)
 
 
 def test_two_datacenters_into_one_topic(broker_cluster: StartCluster, start_mirror: StartMirror) -> None:
@@ -261,111 +222,6 @@ def test_a_copy_whose_broker_comes_back_with_an_empty_disk_is_copied_from_the_be
     broker.start()
     send(east, "idle", 200, partitions=1)
     assert_same(mirror, "idle", 0)
-
-
-def test_a_gap_halts_its_partition_until_it_is_accepted(
-    broker_cluster: StartCluster,
-    start_registry: StartRegistry,
-    start_mirror: StartMirror,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    eager = {"log.retention.check.interval.ms": "100", "log.segment.bytes": "65536"}
-    east = broker_cluster(datacenter="east", config=eager)
-    analysis = broker_cluster(datacenter="analysis")
-    registry = start_registry(hosts=analysis.zookeeper.hosts)
-    with Admin(east.bootstrap) as admin:
-        admin.create_topic("short", 1)
-        admin.create_topic("good", 1)
-        send(east, "short", 200, partitions=1)
-        mirror = start_mirror(east, analysis, "--registry", registry.url)
-        wait_for(lambda: len(mirror.partitions()) == 2, mirror.output)
-        wait_for(lambda: mirror.partitions()["short", 0]["state"] == "caught_up", mirror.status)
-        copied_to = mirror.partitions()["short", 0]["address"]
-        mirror.kill()
-        admin.alter_configs("short", {"retention.bytes": "100000"})
-        for _ in range(5):
-            send(east, "short", 2_000, partitions=1)
-        wait_for(lambda: admin.list_offsets("short", EARLIEST)[0].offset > copied_to)
-        # From here on the gap does not grow.
-        admin.alter_configs("short", {"retention.bytes": "-1"})
-        wait_for(lambda: admin.describe_configs("short")["retention.bytes"].value == "-1")
-        send(east, "good", 100, partitions=1)
-        mirror.start()
-        wait_for(lambda: len(mirror.partitions()) == 2, mirror.output)
-        wait_for(lambda: mirror.partitions()["short", 0]["state"] == "halted", mirror.status)
-        assert_same(mirror, "good", 0)
-        found = mirror.partitions()["short", 0]
-        begins = admin.list_offsets("short", EARLIEST)[0].offset
-        assert f"addresses {copied_to} to {begins} were deleted" in found["reason"]
-        reader = AuditReader(
-            bootstrap=analysis.bootstrap, registry_url=registry.url, topics=[ANALYSIS_AUDIT_TOPIC]
-        )
-        reported: list[object] = []
-
-        def is_reported() -> bool:
-            reader.discover()
-            reported.extend(each.record for each in reader.poll(0.2).records)
-            return bool(reported)
-
-        wait_for(is_reported, mirror.output)
-        reader.close()
-        (gap,) = reported
-        assert isinstance(gap, GapRecord)
-        whose = (gap.tier, gap.datacenter, gap.topic, gap.partition, gap.from_address, gap.to_address)
-        assert whose == ("analysis", "east", "short", 0, copied_to, begins)
-
-        # The command in the message.
-        headrace = one_line(monkeypatch, capsys, mirror)
-        assert "`headrace mirror accept-gap short 0 --source east`" in found["reason"]
-        assert found["gap"] == {"from": copied_to, "to": begins}
-        assert "good-0 of east is not halted over a gap: it is caught up" in headrace("good", "0")
-        assert "no-such-0 of east is not mirrored" in headrace("no-such", "0")
-        assert f"continues at {begins:,} within seconds" in headrace("short", "0", "--yes")
-        wait_for(lambda: mirror.partitions()["short", 0]["state"] == "caught_up", mirror.status)
-        assert_same(mirror, "short", 0)
-        send(east, "short", 100, partitions=1)
-        # The accepted gap is still known after mirror and broker have crashed.
-        mirror.kill()
-        analysis[1].kill()
-        analysis[1].start()
-        mirror.start()
-        wait_for(lambda: len(mirror.partitions()) == 2, mirror.output)
-        wait_for(lambda: mirror.partitions()["short", 0]["state"] == "caught_up", mirror.status)
-        again = mirror.partitions()["short", 0]
-        assert (again["skipped"], again["gap"]) == ([{"from": copied_to, "to": begins}], None)
-        assert again["skipped_bytes"] == begins - copied_to
-        assert mirror.partitions()["good", 0]["skipped_bytes"] == 0
-        with Admin(analysis.bootstrap) as target:
-            assert target.list_offsets("short", EARLIEST)[0].offset == begins
-            setting = target.describe_configs("short")["headrace.mirror.accepted.gaps"]
-            assert setting.value == f"0:{copied_to}-{begins}"
-            with pytest.raises(BrokerError, match="'1:5-5' is not PARTITION:FROM-TO"):
-                target.alter_configs("short", {"headrace.mirror.accepted.gaps": "1:5-5"})
-    assert_same(mirror, "short", 0)
-
-
-def one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], mirror: MirrorProcess
-) -> Callable[..., str]:
-    """Returns a runner of `headrace mirror accept-gap … --source east` that returns one line of output."""
-    clusters = {"east": mirror.source, "analysis": mirror.target}
-    context = SimpleNamespace(
-        mirrors=[SimpleNamespace(source="east", target="analysis", status_url=mirror.status_url)],
-        datacenter=lambda name: SimpleNamespace(bootstrap=clusters[name].bootstrap),
-    )
-
-    def run(*words: str) -> str:
-        capsys.readouterr()
-        monkeypatch.setattr("headrace.cli.mirror.context", lambda: context)
-        command = ["headrace", "mirror", "accept-gap", *words, "--source", "east"]
-        monkeypatch.setattr(sys, "argv", command)
-        with pytest.raises(SystemExit):
-            cli.main()
-        output = capsys.readouterr()
-        return " ".join((output.out + output.err).split())
-
-    return run
 
 
 def test_the_mirror_waits_for_clusters_that_are_not_up_yet(
