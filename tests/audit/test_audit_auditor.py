@@ -1,6 +1,9 @@
-"""The auditor's parts, and how it recovers: resuming, gaps, deleted topics, values that are not records."""
+"""The auditor's parts, and how it recovers: resuming, gaps, topics' settings, values that are not records."""
 
 from __future__ import annotations
+
+from typing import Any, cast
+from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +13,7 @@ from fix_audit import StartAuditor, wait_for
 from fix_audit_world import BUCKET_MS, DC, HOUR_A, TOPIC, Batch, PartitionBytes, concatenate, tally
 from fix_broker import StartCluster
 from fix_registry import StartRegistry
+from headrace.audit.counting.declaring import READ_PAUSE_S, Declarations
 from headrace.audit.counting.partition_counter import (
     CountedPartition,
     PartitionCounter,
@@ -31,6 +35,8 @@ from headrace.audit.topic.records import (
 )
 from headrace.client import Admin, Producer
 from headrace.client.admin import EARLIEST
+from headrace.client.cluster import TopicInfo
+from headrace.coordination.declared import ANY, REPORTING, Change
 
 PARTITION = CountedPartition(TOPIC, 0, SourcePartition(DC, 0), (DATACENTER_TIER,))
 
@@ -184,3 +190,51 @@ def beats_to(published: Published, topic: str) -> int:
     heartbeats = [each for each in published.records if isinstance(each, HeartbeatRecord)]
     positions = [position for each in heartbeats for position in each.positions if position.topic == topic]
     return max((position.counted_to_address for position in positions), default=-1)
+
+
+# --- topics' declarations ---
+
+
+class FakeAdmin:
+    """The topics of a cluster and their settings."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, UUID] = {}
+        self.settings: dict[str, dict[str, str]] = {}
+        self.asked: list[list[str]] = []
+
+    def topics(self) -> dict[str, TopicInfo]:
+        return {name: TopicInfo(name, {}, topic_id=topic_id) for name, topic_id in self.ids.items()}
+
+    def topic_settings(self, topics: Any, names: Any) -> dict[str, dict[str, str]]:
+        self.asked.append(list(topics))
+        return {name: self.settings.get(name, {}) for name in self.asked[-1] if name in self.ids}
+
+
+def test_the_auditor_publishes_news_alone() -> None:
+    admin, now_s = FakeAdmin(), [0.0]
+    declarations = Declarations(cast(Admin, admin), clock_s=lambda: now_s[0])
+    admin.ids = {"a": uuid4(), "b": uuid4()}
+    assert {each.topic: each.changes for each in declarations.news(admin.ids)} == {
+        "a": (Change(REPORTING),),
+        "b": (Change(REPORTING),),
+    }
+    admin.settings["a"] = {"headrace.producers": ANY}
+    assert declarations.news(admin.ids) == []
+    now_s[0] += READ_PAUSE_S
+    (changed,) = declarations.news(admin.ids)
+    assert (changed.topic, changed.changes) == ("a", (Change(ANY),))
+    admin.ids["c"] = uuid4()
+    assert [each.topic for each in declarations.news(admin.ids)] == ["c"], "new topics are read at once"
+    admin.ids["b"] = uuid4()
+    (made_again,) = declarations.news(admin.ids)
+    assert made_again.topic_id == str(admin.ids["b"])
+
+
+def test_a_topic_that_was_made_again_meanwhile_is_read_again() -> None:
+    admin = FakeAdmin()
+    declarations = Declarations(cast(Admin, admin))
+    admin.ids = {"a": uuid4()}
+    admin.settings["a"] = {"headrace.producers": ANY}
+    assert declarations.news({"a": uuid4()}) == [], "these settings are another incarnation's"
+    assert [each.topic_id for each in declarations.news(admin.ids)] == [str(admin.ids["a"])]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
-from typing import Any, Final, cast
-from uuid import UUID, uuid4
+from typing import Final
+from uuid import UUID
 
 import pytest
 from rich.console import Console
@@ -26,7 +26,6 @@ from fix_audit_world import (
     received,
     report_of,
 )
-from headrace.audit.counting.declaring import READ_PAUSE_S, Declarations
 from headrace.audit.evidence import PRODUCER_HOP, Policy, Status, Verdict
 from headrace.audit.report.report import HourProof, Report, is_complete, report
 from headrace.audit.report.view import print_report
@@ -41,8 +40,6 @@ from headrace.audit.topic.records import (
     ReceivedRecord,
 )
 from headrace.audit.topic.validity import ImpossibleRecordError, check
-from headrace.client import Admin
-from headrace.client.cluster import TopicInfo
 from headrace.coordination.declared import ANY, REPORTING, Change
 
 IN_HOUR_A = Batch(0, 99, 0, 0, 5, HOUR_A)
@@ -352,51 +349,3 @@ def test_a_shorter_policy_changes_nothing_about_a_count_that_agrees() -> None:
     store.fold([*unreported(IN_HOUR_A), counts_of(5)])
     assert report(store, TOPIC, policy=Policy(delay_ms=1), now_ms=BEAT_MS).status is Status.COMPLETE
     store.close()
-
-
-# --- what the auditor reads ---
-
-
-class FakeAdmin:
-    """The topics of a cluster and their settings."""
-
-    def __init__(self) -> None:
-        self.ids: dict[str, UUID] = {}
-        self.settings: dict[str, dict[str, str]] = {}
-        self.asked: list[list[str]] = []
-
-    def topics(self) -> dict[str, TopicInfo]:
-        return {name: TopicInfo(name, {}, topic_id=topic_id) for name, topic_id in self.ids.items()}
-
-    def topic_settings(self, topics: Any, names: Any) -> dict[str, dict[str, str]]:
-        self.asked.append(list(topics))
-        return {name: self.settings.get(name, {}) for name in self.asked[-1] if name in self.ids}
-
-
-def test_the_auditor_publishes_news_alone() -> None:
-    admin, now_s = FakeAdmin(), [0.0]
-    declarations = Declarations(cast(Admin, admin), clock_s=lambda: now_s[0])
-    admin.ids = {"a": uuid4(), "b": uuid4()}
-    assert {each.topic: each.changes for each in declarations.news(admin.ids)} == {
-        "a": (Change(REPORTING),),
-        "b": (Change(REPORTING),),
-    }
-    admin.settings["a"] = {"headrace.producers": ANY}
-    assert declarations.news(admin.ids) == []
-    now_s[0] += READ_PAUSE_S
-    (changed,) = declarations.news(admin.ids)
-    assert (changed.topic, changed.changes) == ("a", (Change(ANY),))
-    admin.ids["c"] = uuid4()
-    assert [each.topic for each in declarations.news(admin.ids)] == ["c"], "new topics are read at once"
-    admin.ids["b"] = uuid4()
-    (made_again,) = declarations.news(admin.ids)
-    assert made_again.topic_id == str(admin.ids["b"])
-
-
-def test_a_topic_that_was_made_again_meanwhile_is_read_again() -> None:
-    admin = FakeAdmin()
-    declarations = Declarations(cast(Admin, admin))
-    admin.ids = {"a": uuid4()}
-    admin.settings["a"] = {"headrace.producers": ANY}
-    assert declarations.news({"a": uuid4()}) == [], "these settings are another incarnation's"
-    assert [each.topic_id for each in declarations.news(admin.ids)] == [str(admin.ids["a"])]
