@@ -118,7 +118,11 @@ def producer_arguments(options: argparse.Namespace, records: int, warmup_records
     arguments += ["--record-size", str(options.value_bytes), "--throughput", "-1"]
     arguments += ["--num-records", str(records), "--warmup-records", str(warmup_records)]
     arguments += ["--reporting-interval", str(PRODUCER_WINDOW_MS)]
-    return arguments + (["--command-property", *options.property] if options.property else [])
+    return arguments + properties_of(options)
+
+
+def properties_of(options: argparse.Namespace) -> list[str]:
+    return ["--command-property", *options.property] if options.property else []
 
 
 def trial_records_per_s(options: argparse.Namespace) -> float:
@@ -176,7 +180,7 @@ def check_ended(process: subprocess.Popen[str]) -> None:
 def consume(options: argparse.Namespace) -> None:
     arguments = [CONSUMER, "--bootstrap-server", options.bootstrap, "--topic", options.topic]
     arguments += ["--num-records", str(RECORDS_MAX), "--show-detailed-stats", "--hide-header"]
-    arguments += ["--reporting-interval", str(CONSUMER_WINDOW_MS)]
+    arguments += ["--reporting-interval", str(CONSUMER_WINDOW_MS), *properties_of(options)]
     meter: Meter | None = None
     first_s = 0.0
     before = 0

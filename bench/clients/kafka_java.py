@@ -44,23 +44,36 @@ def produce_command(
     `properties` are the producer's; without any it has its defaults: acks=all, idempotent, 16 kB batches,
     linger.ms=5, five requests in flight.
     """
-    given = (f"--property={name}={value}" for name, value in (properties or {}).items())
-    return [*_command("produce", bootstrap, topic, seconds, warmup_s, value_bytes), *given]
+    return _command("produce", bootstrap, topic, seconds, warmup_s, value_bytes, properties)
 
 
 def consume_command(
-    bootstrap: str, topic: str, *, seconds: float, warmup_s: float, value_bytes: int = 200
+    bootstrap: str,
+    topic: str,
+    *,
+    seconds: float,
+    warmup_s: float,
+    value_bytes: int = 200,
+    properties: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Returns the command line of a Java consumer that reads a topic from its beginning.
 
-    It measures `seconds` after the warm-up, or less if the topic holds too little.
+    It measures `seconds` after the warm-up, and fails if the topic holds too little for them. `properties`
+    are the consumer's.
     """
-    return _command("consume", bootstrap, topic, seconds, warmup_s, value_bytes)
+    return _command("consume", bootstrap, topic, seconds, warmup_s, value_bytes, properties)
 
 
 def _command(
-    mode: str, bootstrap: str, topic: str, seconds: float, warmup_s: float, value_bytes: int
+    mode: str,
+    bootstrap: str,
+    topic: str,
+    seconds: float,
+    warmup_s: float,
+    value_bytes: int,
+    properties: Mapping[str, str] | None,
 ) -> list[str]:
+    given = (f"--property={name}={value}" for name, value in (properties or {}).items())
     return [
         sys.executable,
         str(_BENCH / "kafka_java_client.py"),
@@ -70,6 +83,7 @@ def _command(
         f"--seconds={seconds:g}",
         f"--warmup={warmup_s:g}",
         f"--value-bytes={value_bytes}",
+        *given,
     ]
 
 
