@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from fix_fake_log import FakeLog
 from headrace.client.batches import ProducerBatch
-from headrace.client.ordering import EPOCH_MAX, NO_PRODUCER, PartitionQueue
+from headrace.client.ordering import EPOCH_MAX, KNOWN_MAX_S, NO_PRODUCER, PartitionQueue
 from headrace.wire.batch import read_header
 from headrace.wire.compression import Codec
 from headrace.wire.errors import ErrorCode
@@ -34,7 +35,7 @@ def queue(producer_id: int = 1, epoch: int = 0, window: int = 5) -> PartitionQue
 def filled(count: int, **options: Any) -> tuple[PartitionQueue, list[ProducerBatch]]:
     """Returns a queue of `count` batches, whose epoch the broker knows already, and the batches."""
     made = queue(**options)
-    made._is_known = True
+    made._known_s = 0.0
     batches = [closed_batch(b"%d" % i, b"%d." % i) for i in range(count)]
     for batch in batches:
         made.add(batch, Codec.NONE)
@@ -50,7 +51,7 @@ def test_batches_are_numbered_and_sent_in_order() -> None:
     assert sequences(made) == [(0, 0), (0, 2), (0, 4)]
     for batch in batches:
         assert made.next_to_send(0.0) is batch
-        made.on_sent(batch)
+        made.on_sent(batch, 0.0)
     assert made.next_to_send(0.0) is None
     header = read_header(batches[1].data)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (1, 0, 2)
@@ -58,17 +59,43 @@ def test_batches_are_numbered_and_sent_in_order() -> None:
 
 def test_only_one_batch_is_sent_until_the_broker_knows_the_epoch() -> None:
     made, batches = filled(2)
-    made._is_known = False
-    made.on_sent(batches[0])
+    made._known_s = -inf
+    made.on_sent(batches[0], 0.0)
     assert made.next_to_send(0.0) is None
     made.on_acknowledged(batches[0])
     assert made.next_to_send(0.0) is batches[1]
 
 
+def test_after_a_silence_the_broker_may_have_forgotten_the_producer() -> None:
+    """The first batch waits at a leader that hangs; the next one would take the second for its first one."""
+    made, batches = filled(4)
+    made.on_sent(batches[0], 1.0)
+    made.on_acknowledged(batches[0])
+    late_s = 1.0 + KNOWN_MAX_S
+    assert made.next_to_send(late_s) is batches[1]
+    made.on_sent(batches[1], late_s + 0.1)
+    assert made.next_to_send(late_s) is batches[2], "until then"
+    assert made.next_to_send(late_s + 0.1) is None
+    made.on_acknowledged(batches[1])
+    assert made.next_to_send(late_s + 0.1) is batches[2]
+
+
+def test_a_batch_that_a_later_one_proves_says_nothing_of_when_the_broker_knew() -> None:
+    made, batches = filled(4)
+    for batch in batches[:2]:
+        made.on_sent(batch, 1.0)
+    made.retry_later(batches[0], at_s=0.0, maybe_appended=True)
+    made.on_acknowledged(batches[1])
+    made.on_sent(batches[0], 100.0)
+    made.on_acknowledged(batches[0])
+    made.on_sent(batches[2], 100.0)
+    assert made.next_to_send(100.0) is None
+
+
 def test_a_retry_is_sent_before_later_batches() -> None:
     made, batches = filled(3)
-    made.on_sent(batches[0])
-    made.on_sent(batches[1])
+    made.on_sent(batches[0], 0.0)
+    made.on_sent(batches[1], 0.0)
     made.retry_later(batches[0], at_s=5.0, maybe_appended=True)
     assert made.next_to_send(4.9) is None
     assert made.retry_at_s() == 5.0
@@ -78,17 +105,17 @@ def test_a_retry_is_sent_before_later_batches() -> None:
 def test_no_more_than_the_window_is_sent_ahead_of_the_oldest() -> None:
     made, batches = filled(7)
     for batch in batches[:5]:
-        made.on_sent(batch)
+        made.on_sent(batch, 0.0)
     assert made.next_to_send(0.0) is None
     made.on_acknowledged(batches[1])
     assert made.next_to_send(0.0) is batches[5]
-    made.on_sent(batches[5])
+    made.on_sent(batches[5], 0.0)
     assert made.next_to_send(0.0) is None
 
 
 def test_after_a_gap_later_batches_continue_under_the_next_epoch() -> None:
     made, batches = filled(3)
-    made.on_sent(batches[0])
+    made.on_sent(batches[0], 0.0)
     made.on_ended(batches[0])
     assert made.next_to_send(0.0) is None
     assert made.can_bump
@@ -106,13 +133,13 @@ def test_after_a_gap_later_batches_continue_under_the_next_epoch() -> None:
 def test_a_batch_whose_fate_is_unknown_is_resolved_before_it_is_renumbered() -> None:
     made, batches = filled(2)
     for batch in batches:
-        made.on_sent(batch)
+        made.on_sent(batch, 0.0)
     made.on_ended(batches[0])
     assert not made.can_bump
     made.retry_later(batches[1], at_s=0.0, maybe_appended=True)
     assert not made.can_bump
     assert made.next_to_send(0.0) is batches[1]
-    made.on_sent(batches[1])
+    made.on_sent(batches[1], 0.0)
     made.on_gap(batches[1], at_s=0.0)
     assert made.can_bump
     assert [new.base_sequence for _, new in made.bump_epoch_and_renumber()] == [0]
@@ -121,7 +148,7 @@ def test_a_batch_whose_fate_is_unknown_is_resolved_before_it_is_renumbered() -> 
 def test_out_of_order_is_no_gap_while_an_older_batch_is_unfinished() -> None:
     made, batches = filled(2)
     for batch in batches:
-        made.on_sent(batch)
+        made.on_sent(batch, 0.0)
     made.retry_later(batches[0], at_s=0.0, maybe_appended=False)
     made.on_gap(batches[1], at_s=0.0)
     assert not made.bump_wanted
@@ -131,7 +158,7 @@ def test_out_of_order_is_no_gap_while_an_older_batch_is_unfinished() -> None:
 def test_an_acknowledgement_proves_that_earlier_batches_are_appended() -> None:
     made, batches = filled(3)
     for batch in batches:
-        made.on_sent(batch)
+        made.on_sent(batch, 0.0)
     made.retry_later(batches[0], at_s=0.0, maybe_appended=True)
     made.on_acknowledged(batches[1])
     assert [batch.surely_appended for batch in batches] == [True, False, False]
@@ -141,7 +168,7 @@ def test_a_batch_that_was_refused_is_not_proved_to_be_appended_by_a_later_one() 
     """The log has forgotten the producer, and took the later batch for its first one (KIP-360)."""
     made, batches = filled(2)
     for batch in batches:
-        made.on_sent(batch)
+        made.on_sent(batch, 0.0)
     made.retry_later(batches[0], at_s=0.0, maybe_appended=False)
     made.on_acknowledged(batches[1])
     assert not batches[0].surely_appended
@@ -153,12 +180,12 @@ def test_a_log_that_lacks_the_oldest_batch_lacks_those_after_it() -> None:
     """
     made, batches = filled(2)
     for batch in batches:
-        made.on_sent(batch)
+        made.on_sent(batch, 0.0)
     for batch in batches:
         made.retry_later(batch, at_s=0.0, maybe_appended=True)
     for batch in batches:
         assert made.next_to_send(0.0) is batch
-        made.on_sent(batch)
+        made.on_sent(batch, 0.0)
     for batch in batches:
         made.on_gap(batch, at_s=0.0)
     assert made.can_bump
@@ -170,7 +197,7 @@ def test_a_log_that_lacks_the_oldest_batch_lacks_those_after_it() -> None:
 def test_a_refused_batch_before_a_gap_does_not_wait_for_one_behind_it() -> None:
     made, batches = filled(3)
     for batch in batches:
-        made.on_sent(batch)
+        made.on_sent(batch, 0.0)
     made.retry_later(batches[0], at_s=0.0, maybe_appended=False)
     made.on_ended(batches[1])
     made.retry_later(batches[2], at_s=0.0, maybe_appended=True)
@@ -189,7 +216,7 @@ def test_used_up_epochs_need_another_producer_id() -> None:
 
 def test_a_fenced_producer_needs_another_id() -> None:
     made, batches = filled(1)
-    made.on_sent(batches[0])
+    made.on_sent(batches[0], 0.0)
     made.on_fenced(batches[0], at_s=0.0)
     assert made.can_bump
     assert made.needs_new_id
@@ -221,7 +248,7 @@ def test_expired_batches_are_those_not_in_flight() -> None:
     made.add(old, Codec.NONE)
     made.add(young, Codec.NONE)
     assert made.expired(5.0) == [old]
-    made.on_sent(old)
+    made.on_sent(old, 0.0)
     assert made.expired(5.0) == []
 
 
@@ -266,7 +293,7 @@ class World:
         batch = self.queue.next_to_send(0.0)
         if batch is not None:
             self.note_number(batch)
-            self.queue.on_sent(batch)
+            self.queue.on_sent(batch, 0.0)
             self.in_flight.append((batch, bytes(batch.data)))
 
     def note_number(self, batch: ProducerBatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 from headrace.client.errors import ClientError
@@ -35,6 +36,7 @@ class ProducerBatch(DeliveryOutcome):
         "partition",
         "record_limit",
         "retry_at_s",
+        "sent_s",
         "size_bytes",
         "surely_appended",
         "topic",
@@ -63,6 +65,7 @@ class ProducerBatch(DeliveryOutcome):
         self.data: bytearray = bytearray()  # the encoded batch, once it has sequence numbers
         self.attempts = 0
         self.retry_at_s = 0.0
+        self.sent_s = -inf  # the last attempt
         self.in_flight = False
         self.maybe_appended = False  # the fate of an attempt is unknown: it must keep its sequence numbers
         # A later batch of the same epoch was acknowledged, so this one is in the log: it counts as delivered,

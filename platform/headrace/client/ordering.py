@@ -7,7 +7,8 @@ after a loss (KIP-360):
 - From the oldest unfinished batch to the latest sent one there are at most `window` batches: brokers
   recognise duplicates only among the last five.
 - A broker that does not know a producer accepts any first sequence number. So until one batch of an epoch is
-  acknowledged, no second one is sent: it might be appended in place of the first.
+  acknowledged, no second one is sent: it might be appended in place of the first. Brokers forget producers
+  (`producer.id.expiration.ms`, retention), so this holds again after a silence of `KNOWN_MAX_S`.
 - Brokers append the batches of an epoch only in order. So an acknowledgement proves that all earlier batches
   are in the log, whatever happened to their responses; and where one is known not to be in the log, none
   after it is.
@@ -19,6 +20,7 @@ after a loss (KIP-360):
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from typing import Final
 
 from headrace.client.batches import NO_SEQUENCE, ProducerBatch
@@ -29,6 +31,10 @@ from headrace.wire.compression import Codec
 EPOCH_MAX: Final = 32_767
 NO_PRODUCER: Final = -1
 WINDOW_MAX: Final = 5
+KNOWN_MAX_S: Final = 60.0
+"""How long after the last acknowledged batch was sent the broker is taken to know the producer. It must be
+shorter than the time after which any broker forgets it.
+"""
 
 
 class PartitionQueue:
@@ -45,7 +51,8 @@ class PartitionQueue:
         self.bump_wanted = False  # a gap precedes the unsent batches: they wait for the next epoch
         self._new_id_wanted = False  # the broker fenced the producer id: the next epoch needs another one
         self._window = window
-        self._is_known = not self.is_idempotent  # the broker has acknowledged a batch of this epoch
+        # When the latest acknowledged batch of this epoch was sent: the broker knew the producer after that.
+        self._known_s = -inf if self.is_idempotent else inf
         self._batches: deque[ProducerBatch] = deque()
 
     @property
@@ -70,7 +77,7 @@ class PartitionQueue:
 
     def next_to_send(self, now_s: float) -> ProducerBatch | None:
         """Returns the first batch that is not in flight, if it may be sent now."""
-        window = self._window if self._is_known else 1
+        window = self._window if now_s - self._known_s <= KNOWN_MAX_S else 1
         for position, batch in enumerate(self._batches):
             if position >= window:
                 return None
@@ -88,8 +95,9 @@ class PartitionQueue:
                 return batch.retry_at_s
         return None
 
-    def on_sent(self, batch: ProducerBatch) -> None:
+    def on_sent(self, batch: ProducerBatch, now_s: float) -> None:
         batch.in_flight = True
+        batch.sent_s = now_s
         batch.attempts += 1
 
     def on_acknowledged(self, batch: ProducerBatch) -> None:
@@ -101,7 +109,8 @@ class PartitionQueue:
             # One that was refused is not: the broker had forgotten the producer, and took a later one first.
             older.surely_appended = self.is_idempotent and (older.in_flight or older.maybe_appended)
         self._batches.remove(batch)
-        self._is_known = True
+        if not batch.surely_appended:  # else a later batch proves it, and says when
+            self._known_s = max(self._known_s, batch.sent_s)
 
     def on_ended(self, batch: ProducerBatch) -> None:
         """Removes a batch that was refused permanently, expired, or dropped: its numbers become a gap."""
@@ -157,7 +166,8 @@ class PartitionQueue:
             assert not self.needs_new_id
             new_producer = (self.producer_id, self.producer_epoch + 1)
         self.producer_id, self.producer_epoch = new_producer
-        self.bump_wanted = self._new_id_wanted = self._is_known = False
+        self.bump_wanted = self._new_id_wanted = False
+        self._known_s = -inf
         sequence = 0
         changes = []
         for batch in self._batches:

@@ -273,7 +273,7 @@ class Sender:
                 batches = self._pick(queues, now_s)
                 if not batches:
                     break
-                self._send(leader, batches)
+                self._send(leader, batches, now_s)
 
     def _pick(self, queues: list[PartitionQueue], now_s: float) -> dict[TopicPartition, ProducerBatch]:
         """Returns at most one batch per partition, as many as fit into a request.
@@ -294,11 +294,11 @@ class Sender:
             picked[queue.topic, queue.partition] = batch
         return picked
 
-    def _send(self, node_id: int, batches: dict[TopicPartition, ProducerBatch]) -> None:
+    def _send(self, node_id: int, batches: dict[TopicPartition, ProducerBatch], now_s: float) -> None:
         topics: dict[str, list[ProducePartition]] = {}
         for (topic, partition), batch in batches.items():
             topics.setdefault(topic, []).append(ProducePartition(partition, batch.data))
-            self._queues[topic, partition].on_sent(batch)
+            self._queues[topic, partition].on_sent(batch, now_s)
         request = ProduceRequest(
             transactional_id=None,
             acks=self._settings.acks,
