@@ -68,6 +68,36 @@ def test_offsets_are_committed_by_commit_and_at_an_interval(members: Members) ->
     until(lambda: members.offsets() == members.ends())
 
 
+LATEST: Any = {"consumer_options": {"fetch_max_wait_ms": 100}, "auto_commit_interval_ms": None}
+
+
+def test_a_group_that_begins_at_the_end_leaves_nothing_out(members: Members) -> None:
+    """What was published after a member found the end is the group's, whoever reads the partition then."""
+    members.publish(40)
+    group = members.make(**LATEST)
+    group.streams(1)
+    until(lambda: members.offsets() == members.ends(), "an offset of each partition")
+    members.publish(40)
+    group.close()
+    members.join(**LATEST)
+    until(lambda: len(members.numbers()) >= 40, "every message")
+    assert sorted(members.numbers()) == list(range(40, 80))
+
+
+def test_a_partition_that_was_added_since_is_read_from_its_beginning(members: Members) -> None:
+    members.publish(40)
+    members.make(**LATEST).streams(1)
+    until(lambda: members.offsets() == members.ends(), "an offset of each partition")
+    members.close()
+    with Admin(members.cluster.bootstrap) as admin:
+        admin.create_partitions(members.topic, 6)
+    members.partitions = 6
+    members.publish(60)
+    members.join(**LATEST)
+    until(lambda: len(members.numbers()) >= 60, "every message")
+    assert sorted(members.numbers()) == list(range(40, 100))
+
+
 def test_new_partitions_are_shared(members: Members) -> None:
     members.join()
     members.until_shared()

@@ -22,6 +22,7 @@ from headrace.client.backoff import Backoff
 from headrace.client.cluster import TopicPartition
 from headrace.client.consumer import Consumer
 from headrace.client.errors import ClientError
+from headrace.client.group_offsets import GroupOffsets
 from headrace.client.lifecycle import Client
 from headrace.client.streams import MessageStream
 from headrace.client.unpacking import ConsumerRecord
@@ -35,6 +36,7 @@ from headrace.coordination.topics import TopicRegistry, TopicState
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.5
+BEGIN_POLL_S: Final = 0.05  # while it is not stored yet where the share begins
 CLAIM_WAIT_S: Final = 1.0
 REBALANCE_RETRY: Final = Backoff(first_ms=50, max_ms=2000)
 COMMIT_WAIT_MAX_S: Final = 30.0
@@ -52,7 +54,9 @@ class ConsumerGroup(Client):
     its stream, or calls `commit` or `close`. Consumed offsets are committed every `auto_commit_interval_ms`
     (None: only by `commit`), before every rebalance and on close. Before a rebalance readers have
     `rebalance_grace_ms` to finish the message last returned; a message not finished by then is delivered
-    again: at least once. A partition without a committed offset is read from where `auto_offset_reset` says.
+    again: at least once. A partition without a committed offset is read from where `auto_offset_reset` says,
+    and one that was created after the group had begun from its beginning. With "latest" the end that was
+    found is committed at once, also without `auto_commit_interval_ms`.
     """
 
     def __init__(
@@ -95,9 +99,10 @@ class ConsumerGroup(Client):
         self._consumer = Consumer(bootstrap, **options)
         self._streams: list[MessageStream] = []
         self._owners: dict[TopicPartition, StreamId] = {}
-        self._delivered: dict[TopicPartition, int] = {}  # the last offset put into a stream
-        self._committed: dict[TopicPartition, int] = {}
+        begins_at_end = options.get("auto_offset_reset", "latest") == "latest"
+        self._offsets = GroupOffsets(self._consumer, self._registry, begins_at_end=begins_at_end)
         self._partitions: dict[str, tuple[int, ...]] = {}
+        self._created_zxids: dict[TopicPartition, int] = {}
         self._assigned_for: tuple[dict[str, dict[str, int]], dict[str, tuple[int, ...]]] | None = None
         """The members and partitions that the current share was computed from; None without a share."""
         self._membership: HeldNode | None = None
@@ -210,7 +215,11 @@ class ConsumerGroup(Client):
         self._consumer.wakeup()
 
     def _on_topics(self, topics: dict[str, TopicState]) -> None:
-        found = {name: tuple(sorted(topics[name].partitions)) for name in self.topics if name in topics}
+        present = {name: topics[name].partitions for name in self.topics if name in topics}
+        self._created_zxids = {
+            (name, index): state.created_zxid for name in present for index, state in present[name].items()
+        }
+        found = {name: tuple(sorted(partitions)) for name, partitions in present.items()}
         if found != self._partitions:
             self._partitions = found
             self._want_rebalance()
@@ -254,7 +263,10 @@ class ConsumerGroup(Client):
                 next_commit_s = self._clock() + (self._commit_interval_s or 0)
                 if self._commit():
                     self._finish_commits(requested)
-            self._deliver(self._consumer.poll(POLL_S))
+            records = self._consumer.poll(POLL_S if self._offsets.is_complete else BEGIN_POLL_S)
+            if self._offsets.look(records) and self._session.state is SessionState.CONNECTED:
+                self._commit()
+            self._deliver(records)
 
     def _deliver(self, records: list[ConsumerRecord]) -> None:
         if self._session_lost.is_set():
@@ -265,7 +277,7 @@ class ConsumerGroup(Client):
             owner = self._owners.get(key)
             if owner is not None:
                 by_stream.setdefault(owner.stream, []).append(record)
-                self._delivered[key] = record.offset
+                self._offsets.delivered(key, record.offset)
         for number, records_of_stream in by_stream.items():
             self._streams[number].put(records_of_stream)
         for key, owner in self._owners.items():
@@ -283,7 +295,7 @@ class ConsumerGroup(Client):
                 stream.reset_positions()
             self._owners = {}
             self._assigned_for = None
-            self._consumer.assign([])
+            self._offsets.end()
             self._rebalance_wanted.set()
 
     def _rebalance(self) -> bool:
@@ -307,21 +319,11 @@ class ConsumerGroup(Client):
             logger.info("group %s: %s; reading the registries again", self.group, error)
             return False
         self._owners = owners
-        self._start_reading(list(owners))
+        self._offsets.begin(list(owners), self._created_zxids)
         self._assigned_for = situation
         self.rebalances += 1
         logger.info("group %s: member %s reads %s", self.group, self.member_id, sorted(owners))
         return True
-
-    def _start_reading(self, keys: list[TopicPartition]) -> None:
-        self._consumer.assign([])
-        self._consumer.assign(keys)
-        self._delivered = {}
-        self._committed = {}
-        for key, offset in self._registry.offsets(keys).items():
-            if offset is not None:
-                self._consumer.seek(*key, offset)
-                self._committed[key] = offset
 
     def _release_share(self) -> None:
         """Waits until readers finish the messages last returned, commits, and releases the claims."""
@@ -332,12 +334,13 @@ class ConsumerGroup(Client):
         for stream in self._streams:
             stream.drain(max(0.0, until_s - self._clock()))
         requested = self._commits_requested
+        self._offsets.look()
         if self._commit():
             self._finish_commits(requested)
         for stream in self._streams:
             stream.reset_positions()
         owners, self._owners = self._owners, {}
-        self._consumer.assign([])
+        self._offsets.end()
         for key, owner in owners.items():
             self._registry.release(*key, str(owner))
 
@@ -346,25 +349,19 @@ class ConsumerGroup(Client):
     def _commit(self) -> bool:
         """Commits every consumed offset that is not committed yet; returns whether all could be stored."""
         complete = True
-        for stream in self._streams:
-            for key, offset in stream.consumed().items():
-                owner = self._owners.get(key)
-                if owner is None:
-                    continue
-                if self._delivered.get(key) == offset - 1:
-                    offset = self._consumer.position(*key)  # all is consumed: skip to the batch's end
-                if self._committed.get(key) == offset:
-                    continue
-                try:
-                    self._registry.commit(*key, offset, owner=str(owner))
-                    self._committed[key] = offset
-                except NotOwnerError as error:
-                    logger.warning("group %s: %s", self.group, error)
-                    self._assigned_for = None
-                    self._rebalance_wanted.set()
-                except CoordinationError as error:
-                    self._raise_unless_retriable(error)
-                    complete = False
+        consumed = {key: offset for stream in self._streams for key, offset in stream.consumed().items()}
+        owned = {key: offset for key, offset in consumed.items() if key in self._owners}
+        for key, offset in self._offsets.to_store(owned).items():
+            try:
+                self._registry.commit(*key, offset, owner=str(self._owners[key]))
+                self._offsets.stored(key, offset)
+            except NotOwnerError as error:
+                logger.warning("group %s: %s", self.group, error)
+                self._assigned_for = None
+                self._rebalance_wanted.set()
+            except CoordinationError as error:
+                self._raise_unless_retriable(error)
+                complete = False
         return complete
 
     def _finish_commits(self, requested: int) -> None:

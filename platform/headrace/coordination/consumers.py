@@ -12,6 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from headrace.coordination import documents, znodes
@@ -266,6 +267,24 @@ class ConsumerRegistry:
             if node is not None and node.stat.modified_zxid > created[key[0]]:
                 found[key] = _parse_offset(path, node.data)
         return found
+
+    def began(self, topics: Iterable[str]) -> dict[str, int]:
+        """Returns since which transaction the group is known to read each topic: that in which its first live
+        member subscribed to it, or its first offset of the present topic was stored. Others are left out."""
+        found: dict[str, list[int]] = {topic: [] for topic in topics}
+        names = self._session.children_or_empty(znodes.members(self.group))
+        paths = [znodes.member(self.group, name) for name in names]
+        for path, node in zip(paths, self._session.get_many(paths), strict=True):
+            if node is not None:
+                with suppress(CorruptNodeError):
+                    for topic in found.keys() & _parse_subscription(path, node.data).keys():
+                        found[topic].append(node.stat.created_zxid)
+        for topic, created_zxid in topics_created(self._session, found).items():
+            partitions = self._numbers(znodes.offsets(self.group, topic))
+            stats = self._session.stat_many(znodes.offset(self.group, topic, each) for each in partitions)
+            zxids = (stat.created_zxid for stat in stats if stat is not None)
+            found[topic] += [zxid for zxid in zxids if zxid > created_zxid]
+        return {topic: min(zxids) for topic, zxids in found.items() if zxids}
 
     def all_offsets(self) -> dict[TopicPartition, int]:
         """Returns all offsets that the group has stored for present topics."""
