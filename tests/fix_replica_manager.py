@@ -77,15 +77,17 @@ class SilentPeers:
 
 class SilentRegistry:
     """ZooKeeper's topics: notes changes of partitions, which come to nothing. `held`: what it holds.
-    `problem`: why it does not take changes.
+    `problem`: why it does not take changes. `reads`: how many topics were read.
     """
 
     def __init__(self) -> None:
         self.changes: list[PartitionChange] = []
         self.problem: CoordinationError | None = None
         self.held: dict[str, TopicState] = {}
+        self.reads = 0
 
     def get(self, name: str) -> TopicState:
+        self.reads += 1
         return self.held[name]
 
     def set_partition_states(self, changes: list[PartitionChange]) -> list[CoordinationError | None]:

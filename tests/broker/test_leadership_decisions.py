@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.broker.leadership.controller import leaderless_warnings
+from headrace.broker.leadership.controller import Cluster, decide, leaderless_warnings
 from headrace.broker.leadership.decisions import (
     Brokers,
     cancel,
@@ -18,8 +19,10 @@ from headrace.broker.leadership.decisions import (
     reassign,
     without,
 )
+from headrace.broker.settings.config import BrokerConfig
+from headrace.coordination.brokers import BrokerRegistration
 from headrace.coordination.partition_states import PartitionChange
-from headrace.coordination.topics import NO_LEADER, ElrBelow, PartitionState
+from headrace.coordination.topics import NO_LEADER, ElrBelow, PartitionState, TopicState
 
 IDS = range(1, 6)
 SETS = st.frozensets(st.sampled_from(IDS))
@@ -313,3 +316,34 @@ def test_a_replica_that_was_taken_away_and_given_back_must_prove_itself_again() 
     assert away == PartitionState(1, 2, (2, 1), (1, 2))
     back = reassign(away, (1, 2, 3))
     assert (back.leader_epoch, back.isr, back.adding) == (2, (1, 2), (3,))
+
+
+def test_an_in_sync_replica_whose_log_is_offline_leads_only_if_no_other_can() -> None:
+    state = PartitionState(3, 5, (3, 2, 1), (3, 2, 1))
+    known = Brokers(frozenset({1, 2}))
+    assert elect(state, known, NONE, unclean=False, offline={2}).leader == 1
+    assert elect(state, known, NONE, unclean=False, offline={1, 2}).leader == 2
+
+
+def decided(state: PartitionState, known: Brokers, *, offline: int | None = None) -> list[PartitionChange]:
+    topic = TopicState("t", UUID(int=1), {0: state})
+    registered = {
+        each: BrokerRegistration(each, "127.0.0.1", 9092, "east", epoch=100 + each) for each in known.alive
+    }
+    names = frozenset() if offline is None else frozenset({(offline, "t", 0)})
+    config = BrokerConfig().topic_config({"min.insync.replicas": "2"})
+    return decide(Cluster({"t": topic}, registered, names), known, lambda _: config, rebalance=True)
+
+
+def test_a_leader_that_is_elected_again_must_still_be_registered_as_it_was() -> None:
+    """It bounced, was elected, and bounced once more with an empty disk before that was written."""
+    state = PartitionState(1, 5, (1, 2, 3), (1,), elr=(2, 3))
+    (change,) = decided(state, Brokers(frozenset({1, 2, 3}), bounced=frozenset({1})))
+    assert (change.new.leader, change.new.leader_epoch, change.joining) == (1, 6, {1: 101})
+
+
+def test_a_preferred_leader_whose_log_is_offline_is_not_preferred() -> None:
+    state = PartitionState(2, 5, (1, 2), (1, 2))
+    alive = Brokers(frozenset({1, 2}))
+    assert [change.new.leader for change in decided(state, alive)] == [1]
+    assert decided(state, alive, offline=1) == []

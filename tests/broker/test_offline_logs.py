@@ -255,11 +255,13 @@ class Registry:
 
     def __init__(self) -> None:
         self.nodes: set[OfflineName] = set()
+        self.creations = 0
         self.problem: Exception | None = None
 
     def announce(self, *name: Any) -> Any:
         self._fail()
         self.nodes.add(name)
+        self.creations += 1
 
         def release() -> None:
             self._fail()
@@ -300,6 +302,14 @@ def test_other_brokers_hear_of_each_change_once_zookeeper_answers() -> None:
         later.pop()()
         jobs.run()
         assert registry.nodes == present and not later
+    registry.problem = ZooKeeperUnavailableError("a test")
+    present.clear()  # it was mended, and fails again before its node is gone
+    news.changed()
+    jobs.run()
+    present.add((1, "t", 5))
+    later.pop()()
+    jobs.run()
+    assert registry.nodes == present and registry.creations == 5 and not later
     present |= {(1, "many", index) for index in range(2 * ANNOUNCED_MAX)}
     news.changed()
     jobs.run()

@@ -136,6 +136,41 @@ def test_a_replica_that_others_took_out_of_the_in_sync_set_is_not_waited_for(rol
     assert waiter.codes == [ErrorCode.NONE] and led.visible_address == len(BATCH)
 
 
+def test_a_follower_whose_log_is_offline_leaves_the_in_sync_set_at_once(roles: Roles) -> None:
+    """Its broker has said so: no producer waits until it has lagged for long, and it is not elected."""
+    state, registry = roles.bench.state, roles.bench.registry
+    in_sync = InSyncChanges(state, cast(Any, registry), cast(Any, roles.bench.workers), 30_000)
+    roles.become(ME, 3)
+    state.view = state.view.with_brokers(roles.bench.brokers(1, 2))
+    in_sync.check()
+    roles.bench.workers.run()
+    assert not registry.changes
+    state.view = state.view.with_offline(frozenset({(2, "t", 0), (2, "u", 0)}))
+    in_sync.check()
+    roles.bench.workers.run()
+    assert [change.new.isr for change in registry.changes] == [(ME,)]
+
+
+def test_many_questions_about_one_topic_read_it_once(roles: Roles) -> None:
+    state, registry = roles.bench.state, roles.bench.registry
+    in_sync = InSyncChanges(state, cast(Any, registry), cast(Any, roles.bench.workers), 30_000)
+    many = {index: PartitionState(ME, 3, (1, 2), (1, 2)) for index in range(50)}
+    roles.bench.apply(TopicState("t", ID, many))
+    roles.bench.workers.run()
+    alone = TopicState("t", ID, {index: replace(each, isr=(ME,)) for index, each in many.items()})
+    registry.held["t"] = alone
+    reads = registry.reads
+    roles.bench.apply(alone)
+    roles.bench.workers.run()
+    in_sync.check()
+    roles.bench.workers.run()
+    led = [state.partitions.get("t", index) for index in many]
+    assert all(
+        each is not None and each.replicas is not None and each.replicas.stored == (ME,) for each in led
+    )
+    assert registry.reads - reads <= 3
+
+
 def test_a_leader_that_stood_still_does_not_hold_that_against_its_followers(roles: Roles) -> None:
     state, registry, now_ms = roles.bench.state, roles.bench.registry, 0
     state.monotonic_ms = lambda: now_ms

@@ -32,6 +32,10 @@ class OfflineLogRegistry:
                 with contextlib.suppress(NoNodeError):
                     self._session.delete(f"{znodes.OFFLINE}/{name}")
 
+    def names(self) -> OfflineNames:
+        """Returns all of them."""
+        return parse(self._session.children_or_empty(znodes.OFFLINE))
+
     def watch(self, callback: Callable[[OfflineNames], None]) -> Watch:
         """Calls `callback` with all of them, now and after every change; runs in the session's callback
         thread."""

@@ -27,10 +27,10 @@ from headrace.coordination.errors import (
     TopicNotRegisteredError,
 )
 from headrace.coordination.handled_brokers import HandledBrokers
-from headrace.coordination.offline_logs import OfflineNames
+from headrace.coordination.offline_logs import OfflineLogRegistry, OfflineNames
 from headrace.coordination.partition_states import GuardError, PartitionChange, StaleBrokerError
 from headrace.coordination.session import ZooKeeperSession
-from headrace.coordination.topics import NO_LEADER, TopicRegistry, TopicState
+from headrace.coordination.topics import NO_LEADER, PartitionState, TopicRegistry, TopicState
 
 logger = logging.getLogger(__name__)
 
@@ -67,20 +67,23 @@ def decide(
             new = elect(state, brokers, below, unclean=False, offline=offline)
             if new.leader == NO_LEADER and config_of(topic).unclean_leader_election:
                 new = elect(state, brokers, below, unclean=True, offline=offline)
-            new = complete(new, brokers.alive)
+            able = brokers.alive - offline
+            new = complete(new, able)
             if rebalance:
-                new = prefer(new, brokers.alive)
+                new = prefer(new, able)
             if new != state:
-                relied_on = _relied_on(cluster, state.leader, new.leader)
+                relied_on = _relied_on(cluster, state, new)
                 changes.append(PartitionChange(topic.name, index, state, new, relied_on))
     return changes
 
 
-def _relied_on(cluster: Cluster, before: int, leader: int) -> Mapping[int, int]:
-    """Returns the broker epoch that a new leader must still have when it is written: registered again since,
-    it may have an empty disk."""
-    known = None if leader == before else cluster.brokers.get(leader)
-    return {} if known is None else {leader: known.epoch}
+def _relied_on(cluster: Cluster, before: PartitionState, after: PartitionState) -> Mapping[int, int]:
+    """Returns the broker epoch that a leader must still have when its new epoch is written: registered again
+    since, it may have an empty disk. Also if it led before: it leads only in a later epoch than the one that
+    it found at its start."""
+    is_elected = after.leader_epoch != before.leader_epoch
+    known = cluster.brokers.get(after.leader) if is_elected else None
+    return {} if known is None else {after.leader: known.epoch}
 
 
 def leaderless_warnings(changes: Sequence[PartitionChange]) -> list[str]:
@@ -123,6 +126,7 @@ class Controller:
         self._topics = TopicRegistry(session)
         self._registry = BrokerRegistry(session)
         self._handled = HandledBrokers(session)
+        self._offline = OfflineLogRegistry(session)
         self._config_of = config_of
         self._on_reign = on_reign
         self._rebalance_interval_s = rebalance_interval_s
@@ -169,9 +173,9 @@ class Controller:
         """Called on the session's callback thread, as are the watches: so what they show later is newer."""
         if reign is not None and reign.is_own and reign.epoch != self._read_in:
             brokers = {broker.broker_id: broker for broker in self._registry.live()}
-            topics = self._topics.list()
+            topics, offline = self._topics.list(), self._offline.names()
             with self._lock:
-                self._known = replace(self._known, topics=topics, brokers=brokers)
+                self._known = Cluster(topics, brokers, offline)
             self._read_in = reign.epoch
         self._reign = reign
         self._on_reign(None if reign is None else reign.broker_id)

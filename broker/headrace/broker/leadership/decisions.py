@@ -45,9 +45,9 @@ def elect(
 
     A broker that is dead or bounced leaves the in-sync set, unless none is left: the last members stay, since
     they may be the only ones with all that was acknowledged. A leader that went is followed by the first
-    in-sync replica in the order of the replicas, also by one that bounced; else by an eligible one; else,
-    with `unclean`, by the first one alive: rather by one that had the partition than by one that a
-    reassignment adds, which may have copied nothing yet.
+    in-sync replica in the order of the replicas, also by one that bounced, and rather by one whose log is not
+    offline; else by an eligible one; else, with `unclean`, by the first one alive: rather by one that had the
+    partition than by one that a reassignment adds, which may have copied nothing yet.
     """
     if state.replicas == state.isr == (state.leader,):
         return state  # nobody else can lead: it does as soon as it is back, with what it has
@@ -57,7 +57,8 @@ def elect(
     steady = tuple(r for r in returned if r not in brokers.bounced)
     if steady or returned:
         new = state.with_isr(steady or returned, elr_below, empty)
-        return new if state.leader in steady else _elected(new, _first(state, new.isr))
+        online = [r for r in new.isr if r not in offline]
+        return new if state.leader in steady else _elected(new, _first(state, online or new.isr))
     able = [r for r in state.replicas if r in brokers.alive and r not in offline]
     eligible = [r for r in able if r in state.elr and r not in empty]
     if eligible:

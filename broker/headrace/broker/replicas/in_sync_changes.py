@@ -7,7 +7,7 @@ outcome is unknown it counts for the high watermark. What is decided is `replica
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -16,7 +16,7 @@ from headrace.broker.state import BrokerState
 from headrace.broker.workers import Jobs
 from headrace.coordination.errors import CoordinationError, TopicNotRegisteredError
 from headrace.coordination.partition_states import PartitionChange, StaleBrokerError, StaleStateError
-from headrace.coordination.topics import PartitionState, TopicRegistry
+from headrace.coordination.topics import PartitionState, TopicRegistry, TopicState
 from headrace.replication.in_sync import InSyncReplicas
 
 logger = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class InSyncChanges:
         if known is None or known.leader_epoch != partition.leader_epoch:
             return
         elr_below = partition.config.elr_below(known.settled_count)
-        wanted = replicas.stored if replicas.is_doubtful else self._wanted(replicas, elr_below)
+        wanted = replicas.stored if replicas.is_doubtful else self._wanted(partition, replicas, elr_below)
         if wanted is None:
             return
         expected = replace(known, leader=self._state.broker_id, isr=replicas.stored, elr=replicas.elr)
@@ -115,9 +115,14 @@ class InSyncChanges:
         replicas.propose(wanted)
         self._queue[partition] = _Change(partition, change)
 
-    def _wanted(self, replicas: InSyncReplicas, elr_below: int) -> tuple[int, ...] | None:
-        now_ms, live = self._state.monotonic_ms(), self._state.view.brokers.keys()
-        return replicas.wanted(now_ms, self._lag_max_ms, live, elr_below)
+    def _wanted(
+        self, partition: Partition, replicas: InSyncReplicas, elr_below: int
+    ) -> tuple[int, ...] | None:
+        view = self._state.view
+        live: Set[int] = view.brokers.keys()
+        if view.offline:  # a log that is offline gets nothing more, and could not lead
+            live = {r for r in live if (r, partition.topic, partition.index) not in view.offline}
+        return replicas.wanted(self._state.monotonic_ms(), self._lag_max_ms, live, elr_below)
 
     def _write(self) -> None:
         if self._is_writing or not self._queue:
@@ -190,28 +195,41 @@ def _store(registry: TopicRegistry, changes: Sequence[PartitionChange]) -> list[
     """Writes changes; returns what ZooKeeper holds then. Called on a control thread."""
     to_write = [change for change in changes if change.new != change.expected]
     problems = iter(registry.set_partition_states(to_write))
+    present = _Present(registry)
     return [
-        _read(registry, change)
-        if change.new == change.expected
-        else _outcome(registry, change, next(problems))
+        present.of(change) if change.new == change.expected else _outcome(present, change, next(problems))
         for change in changes
     ]
 
 
-def _outcome(registry: TopicRegistry, change: PartitionChange, problem: CoordinationError | None) -> Outcome:
+class _Present:
+    """What ZooKeeper holds after the writes of one job: each topic is read once, however many of its
+    partitions are asked for."""
+
+    def __init__(self, registry: TopicRegistry) -> None:
+        self._registry = registry
+        self._topics: dict[str, TopicState | CoordinationError] = {}
+
+    def of(self, change: PartitionChange) -> Outcome:
+        found = self._topics.get(change.topic)
+        if found is None:
+            found = self._topics[change.topic] = self._read(change.topic)
+        if isinstance(found, CoordinationError):
+            return None if isinstance(found, TopicNotRegisteredError) else found
+        return found.partitions.get(change.partition)
+
+    def _read(self, topic: str) -> TopicState | CoordinationError:
+        try:
+            return self._registry.get(topic)
+        except CoordinationError as error:
+            return error
+
+
+def _outcome(present: _Present, change: PartitionChange, problem: CoordinationError | None) -> Outcome:
     if problem is None:
         return change.new
     if isinstance(problem, StaleStateError):
         return problem.found
     if isinstance(problem, StaleBrokerError):
-        return _read(registry, change)
+        return present.of(change)
     return None if isinstance(problem, TopicNotRegisteredError) else problem
-
-
-def _read(registry: TopicRegistry, change: PartitionChange) -> Outcome:
-    try:
-        return registry.get(change.topic).partitions.get(change.partition)
-    except TopicNotRegisteredError:
-        return None
-    except CoordinationError as error:
-        return error

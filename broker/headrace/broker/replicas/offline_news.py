@@ -37,6 +37,7 @@ class OfflineNews:
         self._call_later = call_later
         self._present = present
         self._held: dict[OfflineName, HeldNode] = {}
+        self._to_release: list[HeldNode] = []
         self._is_started = self._is_writing = False
 
     def begin(self, broker_id: int) -> None:
@@ -58,7 +59,7 @@ class OfflineNews:
         if not self._is_started or self._is_writing:
             return
         wanted = self._wanted()
-        if wanted != self._held.keys():
+        if wanted != self._held.keys() or self._to_release:
             self._is_writing = True
             self._jobs.submit(lambda: self._announce(wanted), self._announced)
 
@@ -67,8 +68,10 @@ class OfflineNews:
 
     def _announce(self, wanted: frozenset[OfflineName]) -> None:
         for name in [name for name in self._held if name not in wanted]:
-            self._held[name].release()
-            del self._held[name]
+            self._to_release.append(self._held.pop(name))
+        while self._to_release:  # before a log that is offline again gets a node of the same name
+            self._to_release[0].release()
+            del self._to_release[0]
         for name in sorted(wanted - self._held.keys()):
             self._held[name] = self.registry.announce(*name)
 
