@@ -46,6 +46,7 @@ class FakeCluster:
         self.logs: dict[tuple[str, int], FakeLog] = {}
         self.leaders: dict[tuple[str, int], int] = {}
         self.topic_ids: dict[str, uuid.UUID] = {}  # without one, a topic is fetched by its name
+        self.told_ids: dict[str, uuid.UUID] = {}  # what a broker that is behind tells in Metadata instead
         self.creates_topics = True
         self.default_partitions = partitions
         self.next_producer_id = 1000
@@ -149,7 +150,7 @@ class FakeCluster:
                     "MetadataResponseTopic",
                     error_code=KioErrorCode(code),
                     name=name,
-                    topic_id=self.topic_ids.get(name),
+                    topic_id=self.told_ids.get(name, self.topic_ids.get(name)),
                     is_internal=False,
                     partitions=partitions,
                 )

@@ -115,6 +115,30 @@ def test_a_topic_that_is_made_again_is_read_from_its_start(
     assert read(reader, 28) == as_stored(cluster)
 
 
+@pytest.mark.parametrize("reset", ["earliest", "error"])
+def test_a_broker_that_tells_another_topic_id_is_not_believed(
+    cluster: FakeCluster, consumer: MakeConsumer, reset: str
+) -> None:
+    """It was cut off before the topic was made again. The leader still answers for the id that was read."""
+    cluster.topic_ids["t"] = uuid.uuid4()
+    fill(cluster)
+    reader = consumer(cluster, auto_offset_reset=reset)
+    reader.seek("t", 0, 0)
+    assert len(read(reader, 20)) == 20
+    with cluster.lock:
+        cluster.told_ids["t"] = uuid.uuid4()
+    reader._network.request_update()
+    assert reader.poll(0.3) == []
+    assert reader._network.cluster.topic_id("t") == cluster.told_ids["t"]
+    fill(cluster, batches=1)
+    assert read(reader, 4) == as_stored(cluster)[20:]
+    made_again(cluster)
+    with cluster.lock:
+        cluster.told_ids.clear()
+    if reset == "earliest":
+        assert read(reader, 28) == as_stored(cluster)
+
+
 def test_without_a_reset_a_topic_that_is_made_again_is_an_error(
     cluster: FakeCluster, consumer: MakeConsumer
 ) -> None:

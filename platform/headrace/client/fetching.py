@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from headrace.client.backoff import Backoff
 from headrace.client.calls import EARLIEST, LATEST, fetch_call, in_parts, list_offsets_call
@@ -44,6 +45,8 @@ logger = logging.getLogger(__name__)
 PARTITIONS_AT_ONCE_MAX: Final = REQUEST_PARTITIONS_MAX // 2
 """Of one Fetch. A broker counts topics, too, and ends the connection of a client that names too many."""
 REFUSALS_BEFORE_ERROR: Final = 2  # a broker's disk may be out of order for a moment
+
+_OTHER_ID: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID})
 
 
 class FetchSettings(NamedTuple):
@@ -79,6 +82,7 @@ class Fetcher:
         self._forget = forget
         self._fetching: set[int] = set()  # brokers with a Fetch in flight
         self._rotation = 0
+        self._by_name = False  # the brokers take no topic ids in a Fetch
 
     def assign(self, keys: list[TopicPartition]) -> None:
         """Fetches exactly these from now on. Those assigned before keep positions and prefetched bytes."""
@@ -206,8 +210,7 @@ class Fetcher:
     # --- batches ---
 
     def _fetch(self, leader: int, states: list[PartitionFetch], free_bytes: int) -> None:
-        topics: dict[str, list[FetchPartition]] = {}
-        ids = {state.topic: state.topic_id for state in states}
+        topics: dict[tuple[str, UUID], list[FetchPartition]] = {}
         requested: dict[TopicPartition, tuple[PartitionFetch, int]] = {}
         for state in states:
             state.in_flight = True
@@ -216,17 +219,17 @@ class Fetcher:
             if lineage.claim is not None and lineage.last_offset is not None:
                 offset, epoch = lineage.last_offset, NO_EPOCH
             part = FetchPartition(state.partition, offset, state.fetch_bytes, last_fetched_epoch=epoch)
-            topics.setdefault(state.topic, []).append(part)
+            topics.setdefault((state.topic, state.topic_id), []).append(part)
         settings = self._settings
         request = FetchRequest(
             max_wait_ms=settings.max_wait_ms,
             min_bytes=settings.min_bytes,
             max_bytes=min(settings.max_bytes, free_bytes),
-            topics=[FetchTopic(topic, ids[topic], parts) for topic, parts in topics.items()],
+            topics=[FetchTopic(*topic, parts) for topic, parts in topics.items()],
             wants_addresses=True,
         )
-        names = {topic_id: topic for topic, topic_id in ids.items() if topic_id != NO_UUID}
-        by_id = len(names) == len(ids)
+        names = {topic_id: topic for topic, topic_id in topics if topic_id != NO_UUID}
+        by_id = len(names) == len(topics)
         asked_s = self._clock()
 
         def on_response(body: FetchResponse | None, error: ClientError | None) -> None:
@@ -250,6 +253,7 @@ class Fetcher:
         except UnsupportedApiError:
             if not by_id:
                 raise
+            self._by_name = True
             self._network.send(leader, fetch_call(request), on_response, timeout_s=timeout_s)
 
     def _on_fetched(
@@ -276,6 +280,7 @@ class Fetcher:
             self._on_refused(state, result.error_code)
             return
         state.failures = 0
+        state.id_refused = False
         state.high_watermark, state.high_watermark_s = result.high_watermark, asked_s
         keep(state, result)
 
@@ -289,6 +294,8 @@ class Fetcher:
         if state.position is None or state.topic_id in (NO_UUID, topic_id):
             state.topic_id = topic_id
             return False
+        if not (state.id_refused or self._by_name):
+            return False  # a broker that is behind may have told of it: the leader knows
         if state.pieces:
             return True  # they are returned first
         cause = "its topic was deleted and made again"
@@ -359,6 +366,7 @@ class Fetcher:
 
     def _on_refused(self, state: PartitionFetch, code: int) -> None:
         error = BrokerError(code, f"{state.topic}-{state.partition}")
+        state.id_refused = error.code in _OTHER_ID
         if error.retriable:
             self._back_off(state, error)
         else:

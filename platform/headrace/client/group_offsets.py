@@ -83,10 +83,8 @@ class GroupOffsets:
         """Returns what is not stored yet, given the offsets behind what the share's streams have consumed."""
         offsets = dict(self._begins)
         for key, offset in consumed.items():
-            all_consumed = self._delivered.get(key) == offset - 1
-            offsets[key] = (
-                self._consumer.position(*key) if all_consumed else offset
-            )  # skip to the batch's end
+            all_consumed = self._delivered.get(key) == offset - 1  # then it goes on at the batch's end
+            offsets[key] = self._consumer.position(*key) if all_consumed else offset
         return {key: offset for key, offset in offsets.items() if self._stored.get(key) != offset}
 
     def stored(self, key: TopicPartition, offset: int) -> None:

@@ -49,6 +49,7 @@ class PartitionFetch:
         "generation",
         "high_watermark",
         "high_watermark_s",
+        "id_refused",
         "in_flight",
         "interruptions",
         "lineage",
@@ -84,6 +85,8 @@ class PartitionFetch:
         """Of what was fetched from `position` or before up to `fetch_position`."""
         self.topic_id = NO_UUID
         """Of the topic that the position is in; another one may be made under its name. Zero: not known."""
+        self.id_refused = False
+        """Whether the leader, asked by that id, has said last that it knows no such topic."""
         self.not_before_s = 0.0
         self.fetch_bytes = fetch_bytes
         self.high_watermark = -1
@@ -108,6 +111,7 @@ class PartitionFetch:
         self.reset_to = reset_to
         self.lineage = ReadLineage()
         self.topic_id = NO_UUID
+        self.id_refused = False
         self.pieces.clear()
         self.generation += 1
         self.in_flight = False
