@@ -11,7 +11,7 @@ import pytest
 from headrace.client.errors import NetworkError
 from headrace.log.epochs import EpochEnd
 from headrace.mirror.locating import Located, RecreatedError, locate
-from headrace.mirror.side import Bounds, MirrorSide
+from headrace.mirror.side import RESUME_MAX_S, Bounds, MirrorSide
 from headrace.replication.gaps import AcceptedGap
 from headrace.replication.pull import DivergedError, Fetched
 from headrace.wire.batch import read_header, readdress
@@ -121,3 +121,23 @@ def test_a_partition_whose_leader_does_not_answer_keeps_no_other_of_its_topic_wa
     found = locate(*sides, "t", {0: 3, 1: 4})
     assert isinstance(found[0], NetworkError)
     assert isinstance(found[1], Located)
+
+
+def test_what_lies_behind_damage_is_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator restored a batch within the damage: the gap that is offered must not leave it out."""
+    now_s, looked, found = 100.0, [], 500
+
+    def first_good_after(_topic: str, _partition: int, address: int, _end: int) -> int:
+        looked.append(address)
+        return found
+
+    monkeypatch.setattr("headrace.mirror.side.time.monotonic", lambda: now_s)
+    side = MirrorSide("127.0.0.1:1", client_id="test")
+    raw = SimpleNamespace(first_good_after=first_good_after, is_readable=lambda *_: True, close=lambda: None)
+    side._raw.close()
+    monkeypatch.setattr(side, "_raw", raw)
+    assert [side.readable_after("t", 0, 10, 900) for _ in range(3)] == [500, 500, 500]
+    assert looked == [10], "not at each look at a halted copy"
+    now_s, found = now_s + RESUME_MAX_S, 300
+    assert side.readable_after("t", 0, 10, 900) == 300
+    side.close()

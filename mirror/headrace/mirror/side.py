@@ -31,6 +31,8 @@ CALL_TIMEOUT_MS: Final = 10_000
 SILENT_PAUSE_S: Final = 30.0
 """How long a broker that did not answer is not asked: all other copies wait for each question to it."""
 RESUMES_MAX: Final = 1_000  # addresses behind damage that are remembered
+RESUME_MAX_S: Final = 60.0
+"""For how long: batches in the damage may have been restored, and the gap that is offered is too large."""
 
 
 class Bounds(NamedTuple):
@@ -47,7 +49,8 @@ class MirrorSide:
         self.admin = Admin(bootstrap, client_id=client_id, timeout_ms=CALL_TIMEOUT_MS)
         self._network = Network(bootstrap, client_id=client_id, request_timeout_ms=CALL_TIMEOUT_MS)
         self._raw = RawReader(bootstrap, client_id)
-        self._resumes: dict[tuple[str, int, int], int] = {}  # (topic, partition, address): the one behind
+        # (topic, partition, address): the one behind, and until when that is believed.
+        self._resumes: dict[tuple[str, int, int], tuple[int, float]] = {}
         self._silent_until_s: dict[int, float] = {}
 
     def close(self) -> None:
@@ -143,13 +146,14 @@ class MirrorSide:
         its `end`. Raises `ClientError`.
         """
         key = (topic, partition, address)
-        found = self._resumes.get(key)
-        if found is None or not self._raw.is_readable(topic, partition, found):
-            found = self._raw.first_good_after(topic, partition, address, end) if end > address else None
+        known, until_s = self._resumes.get(key, (-1, 0.0))
+        if time.monotonic() < until_s and self._raw.is_readable(topic, partition, known):
+            return known
+        found = self._raw.first_good_after(topic, partition, address, end) if end > address else None
         if len(self._resumes) >= RESUMES_MAX:
             self._resumes.clear()
         if found is not None:
-            self._resumes[key] = found
+            self._resumes[key] = found, time.monotonic() + RESUME_MAX_S
         return found
 
     @contextmanager
