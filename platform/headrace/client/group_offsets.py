@@ -35,18 +35,17 @@ class GroupOffsets:
         """Reads a new share from where the group has stored. `created_zxids`: when the partitions were
         created. Raises `CoordinationError`."""
         self.end()
+        offsets = self._registry.offsets(keys)
+        unknown = {key for key, offset in offsets.items() if offset is None and self._begins_at_end}
+        began = self._registry.began({topic for topic, _ in unknown}) if unknown else {}
         self._consumer.assign(keys)
-        for key, offset in self._registry.offsets(keys).items():
+        for key, offset in offsets.items():
             if offset is not None:
                 self._consumer.seek(*key, offset)
                 self._stored[key] = offset
-            elif self._begins_at_end:
-                self._unknown.add(key)
-        if self._unknown:
-            began = self._registry.began({topic for topic, _ in self._unknown})
-            for topic, partition in self._unknown:
-                if topic in began and created_zxids.get((topic, partition), 0) > began[topic]:
-                    self._consumer.seek_to_beginning(topic, partition)
+            elif key[0] in began and created_zxids.get(key, 0) > began[key[0]]:
+                self._consumer.seek_to_beginning(*key)
+        self._unknown = unknown
 
     def end(self) -> None:
         """Gives the share up."""
@@ -60,12 +59,10 @@ class GroupOffsets:
         return not (self._unknown or self._begins)
 
     def look(self, records: Iterable[ConsumerRecord] = ()) -> bool:
-        """Notes where partitions begin, before `records` are delivered; returns whether there is something
-        new to store."""
-        if not self._unknown:
-            return False
+        """Notes where partitions begin, before `records` are delivered; returns whether there is a beginning
+        to store."""
         found: dict[TopicPartition, int] = {}
-        for record in records:
+        for record in records if self._unknown else ():
             found.setdefault((record.topic, record.partition), record.offset)
         for key in list(self._unknown):
             if key not in found:
