@@ -98,6 +98,35 @@ def test_a_partition_that_was_added_since_is_read_from_its_beginning(members: Me
     assert sorted(members.numbers()) == list(range(40, 100))
 
 
+def test_an_offset_of_a_deleted_topic_is_not_stored_for_the_one_that_has_its_name(members: Members) -> None:
+    members.publish(40)
+    group = members.make(auto_commit_interval_ms=None)
+    [stream] = group.streams(1)
+    assert all(stream.get(WAIT_S) is not None for _ in range(40))
+    group._watches[1].cancel()  # it comes late, and sees one topic only
+    with Admin(members.cluster.bootstrap) as admin:
+        admin.delete_topic(members.topic)
+        admin.create_topic(members.topic, 4)
+    members.publish(400)
+    group.close()
+    assert members.offsets() == {}
+    members.join()
+    until(lambda: len(members.numbers()) >= 400, "every message")
+    assert sorted(members.numbers()) == list(range(40, 440))
+
+
+def test_a_topic_that_is_made_again_is_read_from_its_beginning(members: Members) -> None:
+    members.publish(40)
+    members.join(**LATEST)
+    until(lambda: members.offsets() == members.ends(), "an offset of each partition")
+    with Admin(members.cluster.bootstrap) as admin:
+        admin.delete_topic(members.topic)
+        admin.create_topic(members.topic, 4)
+    members.publish(400)
+    until(lambda: len(set(members.numbers())) >= 400, "every message")
+    assert sorted(set(members.numbers())) == list(range(40, 440))
+
+
 def test_new_partitions_are_shared(members: Members) -> None:
     members.join()
     members.until_shared()

@@ -28,6 +28,7 @@ class GroupOffsets:
         self._begins_at_end = begins_at_end
         self._delivered: dict[TopicPartition, int] = {}  # the last offset put into a stream
         self._stored: dict[TopicPartition, int] = {}
+        self._topic_zxids: dict[str, int] = {}
         self._unknown: set[TopicPartition] = set()  # where it begins is looked up
         self._begins: dict[TopicPartition, int] = {}  # known, and not stored yet
 
@@ -35,6 +36,8 @@ class GroupOffsets:
         """Reads a new share from where the group has stored. `created_zxids`: when the partitions were
         created. Raises `CoordinationError`."""
         self.end()
+        # Before the offsets: one that is older than its topic is not read, nor stored for a later one.
+        self._topic_zxids = self._registry.created({topic for topic, _ in keys})
         offsets = self._registry.offsets(keys)
         unknown = {key for key, offset in offsets.items() if offset is None and self._begins_at_end}
         began = self._registry.began({topic for topic, _ in unknown}) if unknown else {}
@@ -84,6 +87,8 @@ class GroupOffsets:
             offsets[key] = self._consumer.position(*key) if all_consumed else offset
         return {key: offset for key, offset in offsets.items() if self._stored.get(key) != offset}
 
-    def stored(self, key: TopicPartition, offset: int) -> None:
+    def store(self, key: TopicPartition, offset: int, owner: str) -> None:
+        """Raises `NotOwnerError`, `OtherTopicError`, and what ZooKeeper raises."""
+        self._registry.commit(*key, offset, owner=owner, created_zxid=self._topic_zxids.get(key[0], 0))
         self._stored[key] = offset
         self._begins.pop(key, None)

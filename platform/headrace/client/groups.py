@@ -27,7 +27,13 @@ from headrace.client.lifecycle import Client
 from headrace.client.streams import MessageStream
 from headrace.client.unpacking import ConsumerRecord
 from headrace.coordination.assignment import StreamId, assign_streams
-from headrace.coordination.consumers import STREAMS_MAX, ConsumerRegistry, NotOwnerError, check_group_name
+from headrace.coordination.consumers import (
+    STREAMS_MAX,
+    ConsumerRegistry,
+    NotOwnerError,
+    OtherTopicError,
+    check_group_name,
+)
 from headrace.coordination.errors import CoordinationError, NodeHeldError
 from headrace.coordination.session import SessionState, ZooKeeperSession
 from headrace.coordination.standing import HeldNode, Watch
@@ -103,8 +109,8 @@ class ConsumerGroup(Client):
         self._offsets = GroupOffsets(self._consumer, self._registry, begins_at_end=begins_at_end)
         self._partitions: dict[str, tuple[int, ...]] = {}
         self._created_zxids: dict[TopicPartition, int] = {}
-        self._assigned_for: tuple[dict[str, dict[str, int]], dict[str, tuple[int, ...]]] | None = None
-        """The members and partitions that the current share was computed from; None without a share."""
+        self._assigned_for: tuple[object, ...] | None = None
+        """What the present share was computed from; None without a share."""
         self._membership: HeldNode | None = None
         self._watches: list[Watch] = []
         self._rebalance_wanted = threading.Event()
@@ -216,12 +222,12 @@ class ConsumerGroup(Client):
 
     def _on_topics(self, topics: dict[str, TopicState]) -> None:
         present = {name: topics[name].partitions for name in self.topics if name in topics}
-        self._created_zxids = {
+        created_zxids = {
             (name, index): state.created_zxid for name in present for index, state in present[name].items()
         }
-        found = {name: tuple(sorted(partitions)) for name, partitions in present.items()}
-        if found != self._partitions:
-            self._partitions = found
+        if created_zxids != self._created_zxids:  # another one of the same name is another topic
+            self._partitions = {name: tuple(sorted(partitions)) for name, partitions in present.items()}
+            self._created_zxids = created_zxids
             self._want_rebalance()
 
     # --- the thread ---
@@ -302,14 +308,15 @@ class ConsumerGroup(Client):
         """Releases the old share and claims the new one. Returns False if not all of it was free yet."""
         self._rebalance_wanted.clear()
         members = self._registry.members()
-        situation = (members, dict(self._partitions))
+        partitions, created_zxids = dict(self._partitions), self._created_zxids
+        situation = (members, partitions, created_zxids)
         if situation == self._assigned_for:
             return True
         self._assigned_for = None
         self._release_share()
         if self.member_id not in members:
             return False  # the session is restoring this member's node
-        shares = assign_streams(*situation)
+        shares = assign_streams(members, partitions)
         owners = {
             key: stream for stream, keys in shares.items() if stream.member == self.member_id for key in keys
         }
@@ -319,7 +326,7 @@ class ConsumerGroup(Client):
             logger.info("group %s: %s; reading the registries again", self.group, error)
             return False
         self._owners = owners
-        self._offsets.begin(list(owners), self._created_zxids)
+        self._offsets.begin(list(owners), created_zxids)
         self._assigned_for = situation
         self.rebalances += 1
         logger.info("group %s: member %s reads %s", self.group, self.member_id, sorted(owners))
@@ -353,9 +360,8 @@ class ConsumerGroup(Client):
         owned = {key: offset for key, offset in consumed.items() if key in self._owners}
         for key, offset in self._offsets.to_store(owned).items():
             try:
-                self._registry.commit(*key, offset, owner=str(self._owners[key]))
-                self._offsets.stored(key, offset)
-            except NotOwnerError as error:
+                self._offsets.store(key, offset, str(self._owners[key]))
+            except (NotOwnerError, OtherTopicError) as error:
                 logger.warning("group %s: %s", self.group, error)
                 self._assigned_for = None
                 self._rebalance_wanted.set()

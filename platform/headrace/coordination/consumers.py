@@ -41,6 +41,10 @@ TopicPartition = tuple[str, int]
 Subscription = Mapping[str, int]  # topic → number of streams
 
 
+class OtherTopicError(CoordinationError):
+    """The topic of an offset was deleted; another one may have its name."""
+
+
 class NotOwnerError(CoordinationError):
     """Another member owns the partition now. Stop reading it and rebalance."""
 
@@ -223,11 +227,20 @@ class ConsumerRegistry:
 
     # --- offsets ---
 
-    def commit(self, topic: str, partition: int, offset: int, *, owner: str | None = None) -> None:
+    def commit(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        owner: str | None = None,
+        created_zxid: int | None = None,
+    ) -> None:
         """Stores the next offset to read.
 
         With `owner`, raises `NotOwnerError` unless this session holds that owner's claim: a member that was
-        declared dead cannot reset the group's offset.
+        declared dead cannot reset the group's offset. With `created_zxid`, raises `OtherTopicError` unless
+        the topic was created then: an offset of a deleted topic is none of the one that has its name now.
         """
         path = znodes.offset(self.group, topic, partition)
         data = str(offset).encode()
@@ -235,6 +248,11 @@ class ConsumerRegistry:
             stored = self._session.exists(path)
             if owner is not None:
                 self._check_owner(topic, partition, owner)
+            if created_zxid not in (None, topics_created(self._session, [topic]).get(topic)):
+                raise OtherTopicError(
+                    f"offset {offset} of {topic}-{partition} is not stored for group {self.group}: the topic "
+                    "was deleted since it was read"
+                )
             try:
                 if stored is None:
                     self._session.create(path, data, make_parents=True)
@@ -254,6 +272,10 @@ class ConsumerRegistry:
             raise NotOwnerError(
                 f"{owner} may not commit {topic}-{partition} of group {self.group}: {problem}"
             )
+
+    def created(self, topics: Iterable[str]) -> dict[str, int]:
+        """See `topics_created`."""
+        return topics_created(self._session, topics)
 
     def offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         """Returns the stored next offsets to read; None where nothing is stored for the present topic."""
