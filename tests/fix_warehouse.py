@@ -103,7 +103,9 @@ class TestTopic:
                 registry.set_config(level, f"{self.name}-value")
             return registry.register(f"{self.name}-value", schema)
 
-    def publish(self, events: Sequence[dict[str, Any]], schema: dict[str, Any] = CLICK) -> None:
+    def publish(
+        self, events: Sequence[dict[str, Any]], schema: dict[str, Any] = CLICK, **settings: Any
+    ) -> None:
         """Publishes events to the partitions in rotation; the Kafka timestamp is `header.time`."""
         schema_id = self.ids.setdefault(json.dumps(schema), 0) or self.register(schema)
         self.ids[json.dumps(schema)] = schema_id
@@ -114,7 +116,7 @@ class TestTopic:
             out.write(b"\0" + schema_id.to_bytes(4, "big"))
             fastavro.schemaless_writer(out, parsed, event)
             values.append((out.getvalue(), round(event["header"]["time"].timestamp() * 1000)))
-        self.send(values)
+        self.send(values, **settings)
 
     def send(self, values: Sequence[tuple[bytes | None, int]], **settings: Any) -> None:
         """Produces raw values, each with its timestamp in ms."""

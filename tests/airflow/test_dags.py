@@ -142,6 +142,7 @@ def test_loads_of_a_topic_wait_for_each_other_and_for_spark(dags: dict[str, DAG]
     assert load.retries == 1
     assert [asset.name for asset in load.outlets] == ["page-view loaded"]
     assert dags["load-page-view"].params["dry_run"] is False
+    assert dags["load-page-view"].params["made_again"] is None
     assert dags["load-page-view"].timetable.expression == "*/10 * * * *"
     assert not dags["load-orders"].timetable.can_be_scheduled
     assert dags["load-orders"].get_task("load").root == "/finance"

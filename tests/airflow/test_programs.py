@@ -133,6 +133,12 @@ def test_an_empty_until_is_no_limit_and_a_gap_must_be_accepted(main: Main) -> No
     load(until="", accept_gap=True).execute({"ti": NoTask()})
     assert "--until" not in main.started["arguments"]
     assert "--accept-gap" in main.started["arguments"]
+    assert "--made-again" not in main.started["arguments"]
+
+
+def test_what_a_topic_is_that_was_made_again_is_passed_on(main: Main) -> None:
+    load(made_again="new").execute({"ti": NoTask()})
+    assert main.value_of("--made-again") == "new"
 
 
 def test_a_dry_run_needs_no_spark_and_skips_with_the_plan(main: Main) -> None:

@@ -78,7 +78,7 @@ POSITION_LATER = {
     "content_from": -1,
     "content": None,
 }
-NAME_THEIR_TOPIC = ("RangeTally", "Gap", "Corrupt", "Recount")
+NAME_THEIR_TOPIC = ("RangeTally", "Gap", "Corrupt", "Recount", "Load")
 
 
 @pytest.mark.parametrize("stored", RECORDS, ids=lambda stored: str(stored["record"]))

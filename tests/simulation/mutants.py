@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -194,7 +195,7 @@ def older_disks_are_believed() -> Iterator[None]:
 @contextmanager
 def second_batches_do_not_wait_for_the_first() -> Iterator[None]:
     """A producer sends several batches of an epoch before its first one is acknowledged."""
-    with put(PartitionQueue, "_is_known", property(lambda _: True, lambda *_: None)):
+    with put(PartitionQueue, "_known_s", property(lambda _: math.inf, lambda *_: None)):
         yield
 
 

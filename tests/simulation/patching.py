@@ -11,7 +11,13 @@ _NOTHING: Final = object()
 
 @contextmanager
 def put(owner: Any, name: str, instead: Any) -> Iterator[None]:
-    """`owner`: a module or a class; without this name it has none afterwards, either."""
+    """`owner`: a module or a class; without this name it has none afterwards, either. Raises
+    `AttributeError` if neither it nor its methods know the name: what is patched was renamed since.
+    """
+    if not hasattr(owner, name) and not any(
+        name in each.__code__.co_names for each in vars(owner).values() if hasattr(each, "__code__")
+    ):
+        raise AttributeError(f"{owner.__name__} has no {name}")
     real = vars(owner).get(name, _NOTHING)
     setattr(owner, name, instead)
     try:

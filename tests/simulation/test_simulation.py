@@ -39,6 +39,12 @@ def test_a_seed_repeats_its_world(seed: int) -> None:
     assert simulate(seed, TROUBLED_MS) == simulate(seed, TROUBLED_MS)
 
 
+@pytest.mark.parametrize("name", MUTANTS)
+def test_each_mutant_changes_what_is_there(name: str) -> None:
+    with MUTANTS[name]():
+        pass
+
+
 def test_a_broken_rule_is_found() -> None:
     with MUTANTS["consumers-see-what-is-written"]():
         assert any(simulate(seed, TROUBLED_MS).problems for seed in range(1, 41))

@@ -9,7 +9,6 @@ from typing import Any
 
 import fastavro
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from fix_broker import StartCluster
 from fix_warehouse import (
@@ -21,7 +20,6 @@ from fix_warehouse import (
     TestTopic,
     World,
     click,
-    create_topic,
     event_schema,
 )
 from headrace.client import Admin
@@ -38,7 +36,7 @@ from headrace.warehouse.api import (
 )
 from headrace.warehouse.commitlog import CommitConflictError
 from headrace.warehouse.options import WarehouseOptions
-from headrace.warehouse.plan import LoadGapError, LogWentBackError
+from headrace.warehouse.plan import LoadGapError
 from headrace.warehouse.schemas import IncompatibleSchemaError, SchemasError
 from headrace.warehouse.seal import NotSealedError, due_hours, seal_hour
 from headrace.warehouse.source.metadata import MetadataClient
@@ -376,19 +374,6 @@ def _wait_for_earliest(bootstrap: str, topic: str, beyond: int) -> int:
                 return seen
             time.sleep(0.5)
     raise AssertionError(f"the broker still keeps address {seen}")
-
-
-def test_a_recreated_topic_is_refused(world: World) -> None:
-    topic = world.topic("anew", partitions=1)
-    topic.publish(clicks(0, 500))
-    topic.load()
-    admin = AdminClient({"bootstrap.servers": world.bootstrap})
-    admin.delete_topics([topic.name])[topic.name].result(timeout=60)
-    create_topic(world.bootstrap, topic.name, 1)
-    for count, problem in ((10, "ends at"), (1_900, "where no batch begins")):
-        topic.publish(clicks(0, count))
-        with pytest.raises(LogWentBackError, match=f"{problem}.*was recreated"):
-            topic.load()
 
 
 def test_many_topics_in_one_application(world: World) -> None:

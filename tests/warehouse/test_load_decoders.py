@@ -13,9 +13,9 @@ from headrace.warehouse.api import verify_topics
 from headrace.warehouse.change import Change, TopicTable
 from headrace.warehouse.decode import decoding_of
 from headrace.warehouse.layout import HOUR_MS
-from headrace.warehouse.loading import plan_topic
 from headrace.warehouse.manifest import LoadedRange
 from headrace.warehouse.options import WarehouseOptions
+from headrace.warehouse.planning import plan_topic
 from headrace.warehouse.schemas import Registries, topic_schemas
 from headrace.warehouse.source.options import SourceOptions
 from headrace.warehouse.source.ranges import Range

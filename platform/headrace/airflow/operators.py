@@ -144,10 +144,11 @@ class LoadTopicOperator(WarehouseJobOperator):
 
     It is safe to repeat, to kill, or to run twice at once. `until` (ISO 8601) loads only records before that
     time; empty: up to the log's end. `dry_run` prints the plan, stores it as XCom `plan` and skips the task,
-    so that no asset is updated. Returns the load's result.
+    so that no asset is updated. `made_again` says of a topic that was deleted and made again whether its log
+    is `new`, or a `copy` of the one that is loaded; else such a load fails. Returns the load's result.
     """
 
-    template_fields: Sequence[str] = ("topic", "until", "dry_run", "root", "conf")
+    template_fields: Sequence[str] = ("topic", "until", "dry_run", "made_again", "root", "conf")
     operator_extra_links: ClassVar = (AuditReportLink(),)
     ui_color = "#c9dfe8"
 
@@ -158,6 +159,7 @@ class LoadTopicOperator(WarehouseJobOperator):
         until: str | None = None,
         dry_run: str | bool = False,
         accept_gap: bool = False,
+        made_again: str = "",
         **kwargs: Any,
     ) -> None:
         super().__init__(command="load", topics=(topic,), **kwargs)
@@ -165,6 +167,7 @@ class LoadTopicOperator(WarehouseJobOperator):
         self.until = until
         self.dry_run = dry_run
         self.accept_gap = accept_gap
+        self.made_again = made_again
 
     def execute(self, context: Context) -> Any:
         # Only now: `topic` may be a template.
@@ -174,6 +177,7 @@ class LoadTopicOperator(WarehouseJobOperator):
             [
                 *(("--until", str(self.until)) if self.until else ()),
                 *(("--accept-gap",) if self.accept_gap else ()),
+                *(("--made-again", self.made_again) if self.made_again else ()),
                 *(("--dry-run",) if is_dry else ()),
             ],
             needs_spark=not is_dry,

@@ -17,6 +17,7 @@ from headrace.airflow.database import SPARK_POOL as SPARK_POOL
 from headrace.airflow.operators import LoadTopicOperator
 from headrace.airflow.sealing import DUE_TASK, SEAL_TASK, SealHourOperator, check_sealed, days_due
 from headrace.airflow.sensors import AuditCompleteSensor
+from headrace.warehouse.plan import MADE_AGAIN
 from headrace.warehouse.schedule import LoadSchedule
 
 # Seals also run without a load: an hour becomes due by time alone when a topic has no new events.
@@ -69,6 +70,14 @@ def load_dag(schedule: LoadSchedule, *, starts_paused: bool = True) -> DAG:
             "dry_run": Param(
                 False, type="boolean", title="Dry run", description="Print the plan without loading anything."
             ),
+            "made_again": Param(
+                None,
+                type=["null", "string"],
+                enum=[None, *MADE_AGAIN],
+                title="Made again",
+                description="Of a topic that was deleted and made again: its log is a new one, which is "
+                "loaded from its beginning, or a copy of the one that is loaded. Empty: such a load fails.",
+            ),
         },
         default_args=_defaults(schedule),
         tags=["headrace", "load", schedule.topic[:TAG_MAX_CHARS]],
@@ -79,6 +88,7 @@ def load_dag(schedule: LoadSchedule, *, starts_paused: bool = True) -> DAG:
             root=schedule.output,
             until=_UNTIL,
             dry_run="{{ params.dry_run }}",
+            made_again="{{ params.made_again or '' }}",
             outlets=[loaded_asset(schedule.topic, schedule.output)],
             pool=SPARK_POOL,
             # Limits all runs of this DAG: max_active_runs does not count backfill runs.

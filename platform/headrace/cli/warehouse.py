@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 import typer
 
@@ -33,6 +33,14 @@ UntilOption = Annotated[str | None, typer.Option("--until", help="Load only reco
 AcceptGapOption = Annotated[
     bool,
     typer.Option("--accept-gap", help="Continue although records were deleted before any load read them."),
+]
+MadeAgainOption = Annotated[
+    Literal["new", "copy"] | None,
+    typer.Option(
+        "--made-again",
+        help="Load a topic that was deleted and made again: its log is a new one, or the same, copied once "
+        "more.",
+    ),
 ]
 
 RootOption = Annotated[
@@ -203,6 +211,7 @@ def plan(
     topics: TopicsArgument,
     until: UntilOption = None,
     accept_gap: AcceptGapOption = False,
+    made_again: MadeAgainOption = None,
     root: RootOption = DEFAULT_ROOT,
     json: JsonOption = False,
 ) -> None:
@@ -210,7 +219,9 @@ def plan(
     from headrace.warehouse import api
 
     until_ms = parse_time_ms(until) if until else None
-    plans = api.plan_loads(warehouse(root), topics, until_ms=until_ms, accept_gap=accept_gap)
+    plans = api.plan_loads(
+        warehouse(root), topics, until_ms=until_ms, accept_gap=accept_gap, made_again=made_again
+    )
     if json:
         print_json([asdict(plan) for plan in plans])
         return
@@ -234,6 +245,8 @@ def plan(
             out.print(
                 f"{plan.topic}-{gap.partition}: {gap.from_address:,} to {gap.to_address:,}: {gap.reason}"
             )
+        for partition in plan.begun:
+            out.print(f"{plan.topic}-{partition}: made again, loaded from the beginning of its new log")
 
 
 @app.command()
@@ -241,6 +254,7 @@ def load(
     topics: TopicsArgument,
     until: UntilOption = None,
     accept_gap: AcceptGapOption = False,
+    made_again: MadeAgainOption = None,
     root: RootOption = DEFAULT_ROOT,
     json: JsonOption = False,
 ) -> None:
@@ -249,7 +263,14 @@ def load(
 
     until_ms = parse_time_ms(until) if until else None
     with spark(f"load {' '.join(topics)}", quiet=json) as session:
-        results = api.load_topics(session, warehouse(root), topics, until_ms=until_ms, accept_gap=accept_gap)
+        results = api.load_topics(
+            session,
+            warehouse(root),
+            topics,
+            until_ms=until_ms,
+            accept_gap=accept_gap,
+            made_again=made_again,
+        )
     if json:
         print_json([asdict(result) for result in results])
         return
@@ -262,6 +283,8 @@ def load(
             f"{result.topic}: load {result.sequence} added {result.rows:,} rows to {len(result.hours)} "
             f"hours, {result.files} files, in {result.seconds:.1f} s{dead}"
         )
+        for partition in result.begun:
+            out.print(f"{result.topic}-{partition}: made again, loaded from the beginning of its new log")
         if result.doubled:
             out.print(
                 f"{result.topic}: {result.doubled:,} rows of these hours have the guid of another row; "

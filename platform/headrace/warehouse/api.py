@@ -16,10 +16,11 @@ from headrace.warehouse.doubles import DedupeResult, Doubles, dedupe_topic_hour,
 from headrace.warehouse.errors import known_error
 from headrace.warehouse.from_source import SourceLog, TakenResult, WantedRange, take_from_source
 from headrace.warehouse.layout import can_be_table, hour_name
-from headrace.warehouse.loading import LoadResult, load_topic, plan_topic
+from headrace.warehouse.loading import LoadResult, load_topic
 from headrace.warehouse.move import MoveResult, move_topic
 from headrace.warehouse.options import DEFAULT_DATACENTER, DEFAULT_ROOT, WarehouseOptions
-from headrace.warehouse.plan import LoadPlan
+from headrace.warehouse.plan import LoadPlan, MadeAgain
+from headrace.warehouse.planning import plan_topic
 from headrace.warehouse.refill import RefillResult, lost_hours, refill_topic, unsound_files, unsound_hours
 from headrace.warehouse.replay import ReplayResult, replay_topic
 from headrace.warehouse.report import publishing, tell_doubles, tell_verified
@@ -89,12 +90,20 @@ def load_topics(
     *,
     until_ms: int | None = None,
     accept_gap: bool = False,
+    made_again: MadeAgain | None = None,
     subject: str | None = None,
 ) -> list[LoadResult]:
     """Like `load`, with the addresses in one value."""
     with _tables(warehouse, topics) as tables:
         results = [
-            load_topic(spark, table, until_ms=until_ms, accept_gap=accept_gap, subject=subject)
+            load_topic(
+                spark,
+                table,
+                until_ms=until_ms,
+                accept_gap=accept_gap,
+                made_again=made_again,
+                subject=subject,
+            )
             for table in tables
         ]
         return [_compared(table, warehouse, result) for table, result in zip(tables, results, strict=True)]
@@ -131,11 +140,19 @@ def plan_loads(
     *,
     until_ms: int | None = None,
     accept_gap: bool = False,
+    made_again: MadeAgain | None = None,
 ) -> list[LoadPlan]:
     """Returns what `load_topics` would do now. Needs no Spark, writes nothing."""
     with _tables(warehouse, topics) as tables:
         return [
-            plan_topic(table, table.log.state(), until_ms=until_ms, accept_gap=accept_gap) for table in tables
+            plan_topic(
+                table,
+                table.log.state(),
+                until_ms=until_ms,
+                accept_gap=accept_gap,
+                made_again=made_again,
+            )
+            for table in tables
         ]
 
 

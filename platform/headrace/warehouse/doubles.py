@@ -24,6 +24,7 @@ from headrace.warehouse.decode import OFFSET_COLUMN, PARTITION_COLUMN
 from headrace.warehouse.hdfs.remote_file import RemoteFile
 from headrace.warehouse.layout import HOUR_MS, hour_name
 from headrace.warehouse.loading import data_files
+from headrace.warehouse.made_again import present_ranges
 from headrace.warehouse.manifest import DataFile, LoadedRange, Manifest, TableState
 from headrace.warehouse.stage import StagedFile
 
@@ -148,8 +149,8 @@ def dedupe_topic_hour(table: TopicTable, hour_ms: int) -> DedupeResult:
 def removed_offsets(manifests: Iterable[Manifest]) -> dict[int, Any]:
     """Returns the offsets that dedupes removed, by partition, as sorted arrays: nothing brings them again."""
     found: dict[int, list[Any]] = {}
-    for manifest in manifests:
-        for removed in manifest.ranges if manifest.kind == "dedupe" else ():
+    for manifest, removed in present_ranges(manifests):
+        if manifest.kind == "dedupe":
             offsets = np.arange(removed.from_address, removed.to_address)
             found.setdefault(removed.partition, []).append(offsets)
     return {partition: np.unique(np.concatenate(offsets)) for partition, offsets in found.items()}

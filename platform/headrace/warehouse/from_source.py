@@ -33,6 +33,7 @@ from headrace.warehouse.loading import (
     stage_planned,
     writer_ids,
 )
+from headrace.warehouse.made_again import present_ranges
 from headrace.warehouse.manifest import LoadedRange, Manifest, TableState
 from headrace.warehouse.plan import PlannedRange
 from headrace.warehouse.schemas import subject_of
@@ -135,8 +136,7 @@ def _not_consumed(table: TopicTable, wanted: WantedRange) -> list[WantedRange]:
     """
     consumed = [
         (loaded.from_address, loaded.to_address)
-        for manifest in table.log.manifests()
-        for loaded in manifest.ranges
+        for manifest, loaded in present_ranges(table.log.manifests())
         if loaded.partition == wanted.log_partition
         and (manifest.kind == "refill" or (manifest.kind == "load" and not _spans(loaded, wanted)))
     ]

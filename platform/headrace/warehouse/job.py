@@ -27,6 +27,7 @@ from headrace.warehouse import api
 from headrace.warehouse.errors import known_error
 from headrace.warehouse.layout import HOUR_MS, parse_hour
 from headrace.warehouse.options import DEFAULT_DATACENTER, DEFAULT_ROOT, WarehouseOptions
+from headrace.warehouse.plan import MADE_AGAIN
 from headrace.warehouse.session import SessionOnDemand
 
 if TYPE_CHECKING:
@@ -72,13 +73,16 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _load(options: argparse.Namespace, warehouse: WarehouseOptions) -> list[Any]:
-    topics, until_ms, accept_gap = options.topics, options.until, options.accept_gap
+    topics = options.topics
+    choices: dict[str, Any] = {
+        "until_ms": options.until,
+        "accept_gap": options.accept_gap,
+        "made_again": options.made_again,
+    }
     if options.dry_run:
-        return api.plan_loads(warehouse, topics, until_ms=until_ms, accept_gap=accept_gap)
+        return api.plan_loads(warehouse, topics, **choices)
     with _spark(options) as spark:
-        return api.load_topics(
-            spark, warehouse, topics, until_ms=until_ms, accept_gap=accept_gap, subject=options.subject
-        )
+        return api.load_topics(spark, warehouse, topics, subject=options.subject, **choices)
 
 
 def _replay(options: argparse.Namespace, warehouse: WarehouseOptions) -> list[Any]:
@@ -162,6 +166,12 @@ def _parser() -> argparse.ArgumentParser:
         "--accept-gap",
         action="store_true",
         help="load: skip records that the brokers deleted before any load",
+    )
+    parser.add_argument(
+        "--made-again",
+        choices=MADE_AGAIN,
+        help="load: of a topic that was deleted and made again, whether its log is a new one, or the same, "
+        "copied once more",
     )
     parser.add_argument("--dry-run", action="store_true", help="load: print the plan and load nothing")
     parser.add_argument("--subject", help="load: the registry's subject, by default <topic>-value")

@@ -1,14 +1,14 @@
 """One load of one topic, from the commit log's end to the brokers' end, exactly once.
 
 Owns the order of a load: complete what a crash interrupted, plan, stage, count, commit, complete. The
-decisions are in `plan`, the Spark jobs in `stage` and `dead`, the steps in HDFS in `commitlog`.
+decisions are in `planning`, the Spark jobs in `stage` and `dead`, the steps in HDFS in `commitlog`.
 """
 
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from headrace.warehouse import crash
 from headrace.warehouse.by_datacenter import Share, for_each_source
@@ -26,23 +26,17 @@ from headrace.warehouse.manifest import (
     Manifest,
     TableState,
 )
-from headrace.warehouse.options import WarehouseOptions
-from headrace.warehouse.plan import LoadPlan, LogWentBackError, PlannedRange, plan_load
+from headrace.warehouse.plan import LoadPlan, MadeAgain, PlannedRange
+from headrace.warehouse.planning import BROKER_TIMEOUT_S as BROKER_TIMEOUT_S
+from headrace.warehouse.planning import last_crcs, plan_topic
 from headrace.warehouse.read_contents import Contents, together
 from headrace.warehouse.schemas import WriterSchema, subject_of, with_writers
 from headrace.warehouse.source.columns import NO_SCHEMA_ID
-from headrace.warehouse.source.connection import Address
-from headrace.warehouse.source.metadata import MetadataClient
-from headrace.warehouse.source.options import EARLIEST, LATEST, SourceOptions
-from headrace.warehouse.source.ranges import Range
-from headrace.warehouse.source.reading import read_batches
 from headrace.warehouse.stage import StagedFile, present_schema_ids, stage_load, staged_files
 from headrace.wire.content import NO_BATCHES, hex_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-BROKER_TIMEOUT_S: Final = 60.0
 
 
 class LoadError(Exception):
@@ -64,39 +58,10 @@ class LoadResult:
     finished: tuple[int, ...] = ()
     """Changes that an earlier run committed and this one completed."""
     seconds: float = 0.0
+    begun: tuple[int, ...] = ()
+    """Partitions that were made again, and were loaded from the beginning of their new logs."""
     doubled: int = 0
     """Rows of these hours whose guid another row has, too (`warehouse.doubles`)."""
-
-
-def plan_topic(
-    table: TopicTable, state: TableState, *, until_ms: int | None = None, accept_gap: bool = False
-) -> LoadPlan:
-    """Plans a load on top of `state`. Writes nothing."""
-    warehouse, topic = table.warehouse, table.topic
-    with MetadataClient(warehouse.servers, BROKER_TIMEOUT_S) as metadata:
-        leaders = metadata.leaders([topic])
-        partitions = sorted(leaders)
-        earliest = metadata.offsets(dict.fromkeys(partitions, EARLIEST))
-        latest = metadata.offsets(dict.fromkeys(partitions, LATEST))
-        until = metadata.offsets(dict.fromkeys(partitions, until_ms)) if until_ms is not None else {}
-    ends = {
-        partition: _batch_address(warehouse, topic, partition, address, latest[topic, partition])
-        for (_, partition), address in until.items()
-        if address >= 0
-    }
-    plan = plan_load(
-        topic,
-        state.ends,
-        {partition: address for (_, partition), address in earliest.items()},
-        {partition: address for (_, partition), address in latest.items()},
-        until=ends,
-        accept_gap=accept_gap,
-    )
-    for each in plan.ranges:
-        # Where the log itself begins now, it may begin within a batch.
-        if each.from_address > earliest[topic, each.partition]:
-            _check_begins_batch(warehouse, topic, each, leaders[topic, each.partition])
-    return plan
 
 
 def load_topic(
@@ -106,12 +71,13 @@ def load_topic(
     subject: str | None = None,
     until_ms: int | None = None,
     accept_gap: bool = False,
+    made_again: MadeAgain | None = None,
 ) -> LoadResult:
     """Loads new records. Safe to repeat, to kill at any moment, and to run twice at the same time."""
     began = time.monotonic()
     finished = tuple(manifest.sequence for manifest in table.log.complete_all(table.publish))
     state = table.log.state()
-    plan = plan_topic(table, state, until_ms=until_ms, accept_gap=accept_gap)
+    plan = plan_topic(table, state, until_ms=until_ms, accept_gap=accept_gap, made_again=made_again)
     # A plan of accepted gaps alone is not empty: it has no ranges to stage, but its gaps are committed.
     if plan.is_empty:
         return LoadResult(table.topic, finished=finished, seconds=time.monotonic() - began)
@@ -120,9 +86,10 @@ def load_topic(
     topic_subject = subject or subject_of(table.topic)
     with change.discarded_on_error():
         staged = stage_planned(spark, change, plan.ranges, topic_subject)
+        crcs = last_crcs(table, plan)
     crash.reached("staged")
     # Outside `discarded_on_error`: after an error here the change may be committed and need its files.
-    manifest = _commit(change, plan, staged, state)
+    manifest = _commit(change, plan, staged, state, crcs)
     return LoadResult(
         topic=table.topic,
         sequence=manifest.sequence,
@@ -133,6 +100,7 @@ def load_topic(
         files=len(manifest.files),
         finished=finished,
         seconds=time.monotonic() - began,
+        begun=manifest.begun,
     )
 
 
@@ -217,12 +185,21 @@ def _most_frequent(staged: Iterable[StagedFile]) -> list[int]:
     return [schema_id for schema_id, _ in rows.most_common() if schema_id != NO_SCHEMA_ID]
 
 
-def _commit(change: Change, plan: LoadPlan, staged: StagedLoad, planned_state: TableState) -> Manifest:
+def _commit(
+    change: Change,
+    plan: LoadPlan,
+    staged: StagedLoad,
+    planned_state: TableState,
+    crcs: Mapping[int, int | None],
+) -> Manifest:
     table, schema = change.table, file_schema(staged.reader)
     groups = [group for file in staged.files for group in file.count.groups]
     sizes = {file.path: file.size_bytes for file in staged.files}
     distinct = distinct_offsets(table.hdfs, sizes) if may_repeat(groups) else None
-    ranges = loaded_ranges(plan.ranges, staged.files, distinct, staged.contents)
+    ranges = tuple(
+        replace(each, last_crc=crcs[each.partition])
+        for each in loaded_ranges(plan.ranges, staged.files, distinct, staged.contents)
+    )
 
     def rebase(now: TableState) -> Manifest:
         if now.ends != planned_state.ends:
@@ -239,6 +216,8 @@ def _commit(change: Change, plan: LoadPlan, staged: StagedLoad, planned_state: T
             schema_id=schema.schema_id,
             schema_datacenter=schema.datacenter,
             writer_ids=writer_ids(staged.files),
+            topic_id=plan.topic_id,
+            begun=plan.begun,
         )
 
     return change.commit(rebase)
@@ -331,30 +310,3 @@ def dead_letter_files(paths: TopicPaths, sequence: int, dead: Iterable[StagedFil
 def writer_ids(staged: Iterable[StagedFile]) -> tuple[int, ...]:
     """Returns the ids of the schemas that the rows in these files were written with."""
     return tuple(sorted({schema_id for file in staged for schema_id in file.count.schema_ids}))
-
-
-def _batch_address(warehouse: WarehouseOptions, topic: str, partition: int, address: int, end: int) -> int:
-    """Returns the address of the batch that holds `address`: loads begin and end between batches."""
-    if address >= end:
-        return end
-    options = SourceOptions(bootstrap=warehouse.servers, fetch_size_bytes=1, on_corrupt="keep")
-    for batch in read_batches(Range(topic, partition, address, address + 1), options):
-        return batch.header.address
-    return address
-
-
-def _check_begins_batch(
-    warehouse: WarehouseOptions, topic: str, planned: PlannedRange, leader: Address
-) -> None:
-    """Raises `LogWentBackError` if the last load ended within a batch of the log: it read another log."""
-    start = planned.from_address
-    options = SourceOptions(bootstrap=warehouse.servers, fetch_size_bytes=1, on_corrupt="keep")
-    for batch in read_batches(Range(topic, planned.partition, start, planned.to_address), options, leader):
-        # The offsets of records are the last ones of their batch's addresses.
-        if batch.header.address < start and batch.header.base_offset != start and not batch.problem:
-            raise LogWentBackError(
-                f"{topic}: partition {planned.partition} is loaded up to address {start}, where no batch "
-                "begins: the topic was recreated, or this is another cluster. Nothing is loaded; give the "
-                "new topic another name or root"
-            )
-        return

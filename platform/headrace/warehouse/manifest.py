@@ -21,6 +21,8 @@ MOVE_FORMAT: Final = 2
 """The format of moves. A headrace that does not know them must stop at one, and not complete it."""
 DEDUPE_FORMAT: Final = 3
 """The format of dedupes, for the same reason."""
+BEGUN_FORMAT: Final = 4
+"""The format of loads that begin partitions anew, for the same reason."""
 Kind = Literal["load", "replay", "compact", "retain", "move", "refill", "dedupe"]
 _FORMATS: Final = {"move": MOVE_FORMAT, "dedupe": DEDUPE_FORMAT}
 SUMS: Final = ("written", "deleted", "counted")
@@ -54,6 +56,8 @@ class LoadedRange:
     from_address: int
     to_address: int
     hours: tuple[HourCount, ...] = ()
+    last_crc: int | None = None
+    """The CRC of a load's last batch, by which its log is known again; None if it could not be read."""
 
     @property
     def rows(self) -> int:
@@ -140,6 +144,10 @@ class Manifest:
     """See `FileSchema`."""
     writer_ids: tuple[int, ...] = ()
     note: str = ""
+    topic_id: str = ""
+    """Kafka's id of the topic whose addresses are in `ranges` and `gaps`; "" if it is not known."""
+    begun: tuple[int, ...] = ()
+    """Partitions that were made again: from this load on, addresses are those of their new logs."""
     previous: str = ""
     """The digest of the manifest before it (`digest_of`): a chain, in which no earlier one can be changed."""
 
@@ -155,7 +163,7 @@ class Manifest:
         return dict(sorted(rows.items()))
 
     def to_json(self) -> bytes:
-        known_from = _FORMATS.get(self.kind, FORMAT)
+        known_from = BEGUN_FORMAT if self.begun else _FORMATS.get(self.kind, FORMAT)
         data = _without_unset({"format": known_from, **asdict(self), "rows": self.rows})
         if not self.previous:
             del data["previous"]
@@ -165,7 +173,7 @@ class Manifest:
     @classmethod
     def from_json(cls, data: bytes, where: str) -> "Manifest":
         with reading(where):
-            raw = parsed(data, where, FORMAT, *_FORMATS.values())
+            raw = parsed(data, where, FORMAT, *_FORMATS.values(), BEGUN_FORMAT)
             del raw["rows"], raw["hours"]
             ranges = tuple(
                 LoadedRange(**{**loaded, "hours": tuple(HourCount(**hour) for hour in loaded["hours"])})
@@ -178,6 +186,7 @@ class Manifest:
                 dead_files=tuple(DeadFile(**file) for file in raw.pop("dead_files")),
                 removed=tuple(raw.pop("removed")),
                 writer_ids=tuple(raw.pop("writer_ids")),
+                begun=tuple(raw.pop("begun", ())),
                 **raw,
             )
             check(made, cls, "it")
@@ -207,6 +216,8 @@ class TableState:
     """All rows that were ever written, by hour of Kafka timestamps, as the audit counts them."""
     counted_from: int = 0
     """The first change in `written` and `counted`: states of an older headrace do not have them."""
+    topic_id: str = ""
+    """Kafka's id of the topic that was loaded last; "" if it is not known."""
 
     @property
     def next_sequence(self) -> int:
@@ -216,7 +227,8 @@ class TableState:
         """Returns the state with one more change. Raises `ManifestError` if it does not follow."""
         if manifest.sequence != self.next_sequence:
             raise ManifestError(f"manifest {manifest.sequence} can't follow manifest {self.sequence}")
-        ends = dict(self.ends)
+        ends = {number: end for number, end in self.ends.items() if number not in manifest.begun}
+        topic_id = manifest.topic_id if manifest.topic_id and manifest.kind == "load" else self.topic_id
         for gap in manifest.gaps:
             ends[gap.partition] = gap.to_address
         for loaded in manifest.ranges if manifest.kind == "load" else ():
@@ -252,7 +264,7 @@ class TableState:
         if manifest.kind in ("retain", "dedupe"):
             deleted += sum(file.rows for file in gone) - manifest.rows
         sums = (dict(written), deleted, dict(counted), self.counted_from)
-        return TableState(manifest.sequence, ends, files, dead, *names, changed, *sums)
+        return TableState(manifest.sequence, ends, files, dead, *names, changed, *sums, topic_id)
 
     def hours(self) -> dict[int, list[DataFile]]:
         """Returns the table's files by hour of event time, in order."""
@@ -275,6 +287,7 @@ class TableState:
             "deleted": self.deleted,
             "counted": self.counted,
             "counted_from": self.counted_from,
+            "topic_id": self.topic_id,
         }
         return json.dumps(_without_unset(data)).encode()
 
@@ -294,6 +307,7 @@ class TableState:
                 deleted=raw.get("deleted", 0),
                 counted={int(hour): rows for hour, rows in raw.get("counted", {}).items()},
                 counted_from=raw.get("counted_from", raw["sequence"] + 1),
+                topic_id=raw.get("topic_id", ""),
             )
             check(made, cls, "it")
             return made
@@ -304,13 +318,14 @@ def digest_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-_UNSET: Final = (("schema_datacenter", None), ("checksum", ""), ("content", None))
+_UNSET: Final[tuple[tuple[str, object], ...]] = (
+    *(("schema_datacenter", None), ("checksum", ""), ("content", None)),
+    *(("last_crc", None), ("topic_id", ""), ("begun", ())),
+)
 
 
 def _without_unset(data: dict[str, Any]) -> dict[str, Any]:
-    """Leaves out a schema's datacenter, a checksum and a content that is not there: older versions can read
-    the rest.
-    """
+    """Leaves out what is not there, of the fields that older versions do not know: they can read the rest."""
     kept = {name: value for name, value in data.items() if (name, value) not in _UNSET}
     for name in ("files", "ranges", "hours"):
         if isinstance(kept.get(name), list | tuple):

@@ -5,14 +5,24 @@ A load begins where the commit log ends; there is no other checkpoint.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from headrace.warehouse.manifest import LoadGap
 
 SPLIT_SIZE_MAX_BYTES: Final = 64 << 20
 SPLIT_SIZE_MIN_BYTES: Final = 4 << 20
 """Less is not worth a task of its own."""
+OTHER_LOG: Final = (
+    "it lost records that were loaded, or its topic was made again, or this is another cluster. Nothing is "
+    "loaded; if the topic was made again, repeat with --made-again new, which loads it from its beginning"
+)
 _GAP_REASON: Final = "retention at the brokers"
+
+MadeAgain = Literal["new", "copy"]
+"""What an operator says of a topic that was deleted and made again: its log is a new one, or the same one,
+copied once more.
+"""
+MADE_AGAIN: Final[tuple[MadeAgain, ...]] = ("new", "copy")
 
 
 class PlanError(Exception):
@@ -58,6 +68,10 @@ class LoadPlan:
     topic: str
     ranges: tuple[PlannedRange, ...]
     gaps: tuple[LoadGap, ...] = ()
+    topic_id: str = ""
+    """Kafka's id of the topic; "" if the brokers give topics none."""
+    begun: tuple[int, ...] = ()
+    """Partitions that were made again, and are loaded from the beginning of their new logs."""
 
     @property
     def size(self) -> int:
@@ -66,7 +80,7 @@ class LoadPlan:
 
     @property
     def is_empty(self) -> bool:
-        return not self.ranges and not self.gaps
+        return not self.ranges and not self.gaps and not self.begun
 
 
 def plan_load(
@@ -91,9 +105,8 @@ def plan_load(
         start = loaded.get(partition, first)
         if end < start:
             raise LogWentBackError(
-                f"{topic}: partition {partition} ends at address {end}, but is loaded up to {start}: the "
-                "topic was recreated, or this is another cluster. Nothing is loaded; give the new topic "
-                "another name or root"
+                f"{topic}: partition {partition} ends at address {end}, but is loaded up to {start}: "
+                f"{OTHER_LOG}"
             )
         if first > start:
             gaps.append(LoadGap(partition, start, first, _GAP_REASON))

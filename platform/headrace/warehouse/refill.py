@@ -36,6 +36,7 @@ from headrace.warehouse.loading import (
     stage_planned,
     writer_ids,
 )
+from headrace.warehouse.made_again import present_ranges
 from headrace.warehouse.manifest import DataFile, HourCount, LoadedRange, Manifest, TableState
 from headrace.warehouse.plan import PlannedRange
 from headrace.warehouse.schemas import subject_of
@@ -141,6 +142,13 @@ def _refill(spark: "SparkSession", table: TopicTable, hour_ms: int, subject: str
         gone = f"retention has deleted rows of {hour_name(hour_ms)}: none is brought again"
         return RefillResult(table.topic, hour_ms, problem=gone)
     hour = _hour(table, state, manifests, hour_ms)
+    if hour.unsound and (partitions := _of_earlier_logs(manifests, hour_ms)):
+        # Nobody knows which rows of the files were theirs.
+        gone = (
+            f"{hour_name(hour_ms)} has rows of an earlier log of partition {partitions}, which was deleted "
+            "and made again: what its files held cannot be read again; restore them"
+        )
+        return RefillResult(table.topic, hour_ms, problem=gone)
     if not hour.ranges:
         gone = f"the log no longer holds the addresses that {hour_name(hour_ms)} was loaded from"
         return RefillResult(table.topic, hour_ms, problem=gone if hour.unsound else "")
@@ -169,8 +177,9 @@ def _refill(spark: "SparkSession", table: TopicTable, hour_ms: int, subject: str
         return replace(
             change.manifest(now),
             ranges=tuple(
-                replace(each, from_address=now.ends[each.partition], to_address=now.ends[each.partition])
+                replace(each, from_address=end, to_address=end)
                 for each in ranges
+                for end in (now.ends.get(each.partition, 0),)
             ),
             files=data_files(table.paths, now.next_sequence, missing, schema),
             removed=removed,
@@ -195,11 +204,10 @@ def _hour(table: TopicTable, state: TableState, manifests: Iterable[Manifest], h
     files = state.hours().get(hour_ms, [])
     sound = {file.path: file.size_bytes for file in files if file.path not in wrong}
     spans: dict[int, tuple[int, int]] = {}
-    for manifest in manifests:
+    for manifest, loaded in present_ranges(manifests):
         if manifest.kind == "load" and _may_have(manifest, hour_ms):
-            for loaded in manifest.ranges:
-                low, high = spans.get(loaded.partition, (loaded.from_address, loaded.to_address))
-                spans[loaded.partition] = (min(low, loaded.from_address), max(high, loaded.to_address))
+            low, high = spans.get(loaded.partition, (loaded.from_address, loaded.to_address))
+            spans[loaded.partition] = (min(low, loaded.from_address), max(high, loaded.to_address))
     with MetadataClient(table.warehouse.servers, BROKER_TIMEOUT_S) as metadata:
         earliest = metadata.offsets(dict.fromkeys([(table.topic, each) for each in spans], EARLIEST))
     ranges = tuple(
@@ -208,6 +216,19 @@ def _hour(table: TopicTable, state: TableState, manifests: Iterable[Manifest], h
         if max(low, earliest[table.topic, partition]) < high
     )
     return _Hour(hour_ms, sound, unsound, ranges)
+
+
+def _of_earlier_logs(manifests: Sequence[Manifest], hour_ms: int) -> str:
+    """Returns the partitions that were made again after a load of this hour, by commas."""
+    present = {(manifest.sequence, loaded.partition) for manifest, loaded in present_ranges(manifests)}
+    found = {
+        loaded.partition
+        for manifest in manifests
+        if manifest.kind == "load" and _may_have(manifest, hour_ms)
+        for loaded in manifest.ranges
+        if (manifest.sequence, loaded.partition) not in present
+    }
+    return ", ".join(map(str, sorted(found)))
 
 
 def _may_have(manifest: Manifest, hour_ms: int) -> bool:

@@ -160,8 +160,9 @@ def replayed_ranges(now: TableState, alive: Sequence[StagedFile]) -> tuple[Loade
     return tuple(
         LoadedRange(
             partition,
-            now.ends[partition],
-            now.ends[partition],
+            # Letters may be of a partition that was made again, and has nothing loaded yet.
+            now.ends.get(partition, 0),
+            now.ends.get(partition, 0),
             tuple(
                 HourCount(hour, rows, distinct, -rows, hex_of(NO_BATCHES))
                 for hour, (rows, distinct) in sorted(hours.items())

@@ -105,6 +105,7 @@ def load_report(manifest: Manifest) -> LoadReport | None:
             AcceptedGapRecord(gap.partition, gap.from_address, gap.to_address, gap.reason)
             for gap in manifest.gaps
         ),
+        topic_id=manifest.topic_id,
     )
 
 

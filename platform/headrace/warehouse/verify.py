@@ -11,7 +11,7 @@ is there, with its size, is compared for all.
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -34,6 +34,7 @@ from headrace.warehouse.counting import (
 from headrace.warehouse.doubles import Doubles, find_doubles
 from headrace.warehouse.hdfs.errors import HdfsMissingError
 from headrace.warehouse.layout import HOUR_MS, hour_name
+from headrace.warehouse.made_again import shared_hours
 from headrace.warehouse.manifest import DataFile, Manifest, TableState
 from headrace.warehouse.seal_checks import problems_of_seals
 from headrace.warehouse.verify_ranges import otherwise_reported, outside_of_ranges
@@ -114,7 +115,7 @@ def _verified(table: TopicTable, audit_store: str | None, checked: str, suspects
     problems += [each.text for each in beside]
     counts, of_files = _count_all(table, state, present, hours)
     problems += [each.text for each in of_files]
-    problems += _repeated(table, counts, present)
+    problems += _repeated(table, counts, present, shared_hours(manifests))
     problems += _unbalanced(manifests)
     problems += problems_of_seals(table.hdfs, table.paths, manifests, state, hours)
     problems += outside_of_ranges(manifests, counts)
@@ -252,8 +253,19 @@ def loaded_hours(manifests: Iterable[Manifest]) -> dict[int, int]:
     return {hour_ms: count for hour_ms, count in sorted(rows.items()) if count}
 
 
-def _repeated(table: TopicTable, counts: Iterable[FileCount], sizes: Mapping[str, int]) -> list[str]:
-    groups = [group for count in counts for group in count.groups]
+def _repeated(
+    table: TopicTable,
+    counts: Iterable[FileCount],
+    sizes: Mapping[str, int],
+    shared: Collection[tuple[int, int]],
+) -> list[str]:
+    """Compares the offsets of rows, but for those places whose rows are of several logs (`shared`)."""
+    groups = [
+        group
+        for count in counts
+        for group in count.groups
+        if (group.partition, group.timestamp_hour_ms) not in shared
+    ]
     problems = [
         f"{group.path} holds {group.rows - group.distinct_offsets} rows of partition {group.partition} "
         "more than once"

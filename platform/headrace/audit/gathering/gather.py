@@ -26,12 +26,11 @@ from headrace.audit.evidence import (
     Heartbeat,
     PartitionEvidence,
     ReportedGap,
-    WrittenRows,
 )
 from headrace.audit.gathering.corrupt import as_counted_now, corrupt_rows, hours_of
 from headrace.audit.gathering.facts import HourFacts, LogFacts, PartitionFacts
 from headrace.audit.gathering.frontiers import frontiers
-from headrace.audit.gathering.loads import loaded_contents, loaded_ranges
+from headrace.audit.gathering.loads import TopicLoads
 from headrace.audit.gathering.publishers import (
     Numbers,
     clock_skews,
@@ -167,13 +166,12 @@ class _Gatherer:
         self._connection = connection
         self._topic = topic
         self._from_ms, self._to_ms = from_ms, to_ms
-        self._warehouse = last_warehouse(connection, topic)
         self._partitions: defaultdict[SourcePartition, PartitionFacts] = defaultdict(PartitionFacts)
         self._repeated = repeated_tallies(connection, topic, self.named)
         # Loads report on partitions of the analysis cluster: (partition, id of its topic) → source partition.
         self._sources: dict[tuple[int, str], SourcePartition] = {}
-        # `_add_rows`, `_add_loads` and `_add_load_gaps` look up `_sources`; the others need no order.
         self._add_sources()
+        self._loads = TopicLoads(connection, last_warehouse(connection, topic), topic, self._sources)
         self._add_handovers()
         self._add_resent()  # after the handovers
         self._add_spans()
@@ -262,18 +260,11 @@ class _Gatherer:
                 self._log(source, counted.span.bucket_start_ms).spans[tier].append(counted)
 
     def _add_rows(self) -> None:
-        table = tables.load_rows
-        group = (table.c.log_partition, table.c.hour_ms)
-        sums = (func.sum(table.c[name]) for name in WrittenRows._fields)
-        query = select(*group, *sums).where(*self._where_loads(table), *self._in_window(table.c.hour_ms))
-        for log_partition, hour_ms, *counts in self._connection.execute(query.group_by(*group)):
-            if source := self._loaded_from(log_partition):
-                rows = WrittenRows(*(int(count) for count in counts))
-                self._log(source, hour_ms).rows[source.partition] = rows
-        window = (*self._where_loads(table), *self._in_window(table.c.hour_ms))
-        for log_partition, hour_ms, loaded in loaded_contents(self._connection, *window):
-            if source := self._loaded_from(log_partition):
-                self._log(source, hour_ms).loads[source.partition].append(loaded)
+        window = self._in_window(tables.load_rows.c.hour_ms)
+        for (source, hour_ms), rows in self._loads.rows(*window).items():
+            self._log(source, hour_ms).rows[source.partition] = rows
+        for source, hour_ms, loaded in self._loads.contents(*window):
+            self._log(source, hour_ms).loads[source.partition].append(loaded)
 
     def _add_touched(self) -> None:
         table = tables.hours
@@ -355,31 +346,18 @@ class _Gatherer:
             facts.recounts.append(Recount(row.from_address, row.to_address, row.said_ms, row.cause))
 
     def _add_loads(self) -> None:
-        of_topic = self._where_loads(tables.load_ranges)
-        for log_partition, loaded in loaded_ranges(self._connection, *of_topic):
-            if source := self._loaded_from(log_partition):
-                facts = self._partitions[source]
-                facts.warehouse.ranges += loaded.cover
-                facts.taken += loaded.taken
-                facts.unreported += loaded.unreported
+        for source, loaded in self._loads.ranges():
+            facts = self._partitions[source]
+            facts.warehouse.ranges += loaded.cover
+            facts.taken += loaded.taken
+            facts.unreported += loaded.unreported
 
     def _add_load_gaps(self) -> None:
-        table = tables.load_gaps
-        for row in self._connection.execute(select(table).where(*self._where_loads(table))):
-            if source := self._loaded_from(row.log_partition):
-                gap = ReportedGap(row.from_address, row.to_address, row.reason)
-                self._partitions[source].warehouse.gaps.append(gap)
-
-    def _loaded_from(self, log_partition: int, log_topic_id: str = "") -> SourcePartition | None:
-        """Returns the source of what a load read from a partition of the analysis cluster."""
-        return self._sources.get((log_partition, log_topic_id)) or self._sources.get((log_partition, ""))
+        for source, gap in self._loads.gaps():
+            self._partitions[source].warehouse.gaps.append(gap)
 
     def _rows_of_topic(self, table: Table) -> CursorResult[Any]:
         return self._connection.execute(select(table).where(table.c.topic == self._topic))
-
-    def _where_loads(self, table: Table) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-        """Returns the condition that selects this topic's loads into its warehouse."""
-        return table.c.warehouse == self._warehouse, table.c.topic == self._topic
 
 
 def datacenters_of(connection: Connection, topic: str) -> list[str]:

@@ -19,6 +19,7 @@ from headrace.audit.batches.tally import Span
 from headrace.audit.intervals import Interval
 from headrace.audit.store import kept, tables
 from headrace.audit.store.cover import Candidate, choose
+from headrace.audit.store.fold_load import fold_load
 from headrace.audit.store.fold_recount import fold_recount
 from headrace.audit.store.fold_repairs import fold_acceptance, fold_resent, fold_tested
 from headrace.audit.store.inserting import insert_new, upsert, widen
@@ -26,7 +27,7 @@ from headrace.audit.times import corrupt_hours, hour_start, named_time
 from headrace.audit.topic.acceptances import AcceptanceRecord
 from headrace.audit.topic.claimed_ranges import contents_of, merge_ranges
 from headrace.audit.topic.declarations import TopicDeclaration
-from headrace.audit.topic.load_report import LoadedHour, LoadReport
+from headrace.audit.topic.load_report import LoadReport
 from headrace.audit.topic.records import (
     ANALYSIS_TIER,
     CorruptRecord,
@@ -39,8 +40,7 @@ from headrace.audit.topic.records import (
 from headrace.audit.topic.recounts import RecountRecord
 from headrace.audit.topic.resent import ResentRecord
 from headrace.audit.topic.tested import TestedRecord
-from headrace.wire.content import NO_BATCHES, hex_of
-from headrace.wire.content import added as content_together
+from headrace.wire.content import hex_of
 
 EVER_RANGES_MAX: Final = 40_000  # sequence ranges that one tally of a publisher claimed, in all its versions
 ADDRESSES: Final = (-(2**63), 2**63 - 1)  # what a column can hold
@@ -75,7 +75,7 @@ def _fold_record(connection: Connection, received: ReceivedRecord, overlapped: _
     elif isinstance(record, HeartbeatRecord):
         _fold_heartbeat(connection, record, time_ms)
     elif isinstance(record, LoadReport):
-        _fold_load(connection, record)
+        fold_load(connection, record)
     elif isinstance(record, CorruptRecord):
         _fold_corrupt(connection, record, time_ms)
     elif isinstance(record, TopicDeclaration):
@@ -252,45 +252,6 @@ def _fold_heartbeat(connection: Connection, heartbeat: HeartbeatRecord, time_ms:
             for p in heartbeat.positions
         ]
         _attribute(connection, sources, time_ms)
-
-
-def _fold_load(connection: Connection, load: LoadReport) -> None:
-    for partition in load.partitions:
-        key = {
-            "warehouse": load.warehouse,
-            "topic": load.topic,
-            "load_sequence": load.load_sequence,
-            "log_partition": partition.partition,
-        }
-        consumed = {
-            "from_address": partition.from_address,
-            "to_address": partition.to_address,
-            "committed_ms": load.committed_ms,
-            "from_source": partition.from_source,
-        }
-        if insert_new(connection, tables.load_ranges, {**key, **consumed}):
-            for hour in _named_hours(partition.hours):
-                insert_new(connection, tables.load_rows, {**key, **hour._asdict()})
-    for gap in load.accepted_gaps:
-        values = {**gap._asdict(), "warehouse": load.warehouse, "topic": load.topic}
-        values["log_partition"] = values.pop("partition")
-        insert_new(connection, tables.load_gaps, values)
-
-
-def _named_hours(hours: Iterable[LoadedHour]) -> list[LoadedHour]:
-    """Returns the hours of a load; those outside of year 1 to 9999 as one."""
-    named: dict[int, LoadedHour] = {}
-    for hour in hours:
-        start_ms = named_time(hour.hour_ms)
-        known = named.get(start_ms, LoadedHour(start_ms, 0, 0, 0, NO_BATCHES))
-        named[start_ms] = LoadedHour(
-            start_ms,
-            known.rows + hour.rows,
-            known.distinct_offsets + hour.distinct_offsets,
-            known.dead_lettered + hour.dead_lettered,
-            content_together(known.content, hour.content),
-        )
-    return list(named.values())
 
 
 def _fold_corrupt(connection: Connection, corrupt: CorruptRecord, time_ms: int) -> None:

@@ -199,10 +199,15 @@ def _before_report(connection: Connection, report: ProducerReport, received: Rec
 
 
 def _before_load(connection: Connection, load: LoadReport) -> None:
-    """A load changes the hours of its rows; all of the topic if it is of another warehouse, or skips or takes
-    addresses that others have not.
+    """A load changes the hours of its rows; all of the topic if it is of another warehouse, or of an analysis
+    topic that no load has named, or skips or takes addresses that others have not.
     """
     last = last_warehouse(connection, load.topic)
+    table = tables.load_topics
+    of_topic = (table.c.warehouse == load.warehouse, table.c.topic == load.topic)
+    named = select(table.c.load_sequence).where(*of_topic, table.c.log_topic_id == load.topic_id).limit(1)
+    if load.topic_id and connection.execute(named).first() is None:
+        forget_topic(connection, load.topic)  # it may be another topic of the name
     takes = any(partition.from_source for partition in load.partitions)
     if last not in (None, load.warehouse) or takes or load.accepted_gaps:
         forget_topic(connection, load.topic)

@@ -289,6 +289,29 @@ load_gaps = Table(
     _text("reason"),
 )
 
+# The analysis cluster's topic from which a load read, by Kafka's id; loads that do not name it have no row.
+load_topics = Table(
+    "load_topics",
+    metadata,
+    _key("warehouse", String),
+    _key("topic", String),
+    _key("load_sequence", BigInteger),
+    _text("log_topic_id"),
+)
+
+# `load_gaps` of loads that name their topic.
+load_topic_gaps = Table(
+    "load_topic_gaps",
+    metadata,
+    _key("warehouse", String),
+    _key("topic", String),
+    _key("log_topic_id", String),
+    _key("log_partition", Integer),
+    _key("from_address", BigInteger),
+    _number("to_address"),
+    _text("reason"),
+)
+
 # The source partition that an analysis partition copies, by the newest record: the datacenter, its partition
 # and the id of the topic there. `log_topic_id`: of the analysis cluster's topic; "" in records that do not
 # name it.

@@ -54,8 +54,9 @@ class AcceptedGapRecord(NamedTuple):
 class LoadReport:
     """The warehouse's report of one committed load of one topic.
 
-    `warehouse`: the URL of its root; `load_sequence`: the manifest's number. The ranges of a partition over
-    all sequences must be disjoint, because the store adds their rows.
+    `warehouse`: the URL of its root; `load_sequence`: the manifest's number. `topic_id`: of the analysis
+    cluster's topic, whose addresses these are; "" if it is not known. The ranges of a partition of one topic
+    over all sequences must be disjoint, because the store adds their rows.
     """
 
     schema_file: ClassVar[str] = "audit-load.avsc"
@@ -66,6 +67,7 @@ class LoadReport:
     committed_ms: int
     partitions: tuple[LoadedPartition, ...]
     accepted_gaps: tuple[AcceptedGapRecord, ...] = ()
+    topic_id: str = ""
 
     def key(self) -> str:
         return f"warehouse/{self.topic}"
@@ -96,6 +98,7 @@ class LoadReport:
                 for partition in self.partitions
             ],
             "accepted_gaps": [gap._asdict() for gap in self.accepted_gaps],
+            "topic_id": self.topic_id,
         }
 
     @classmethod
@@ -125,6 +128,7 @@ class LoadReport:
                 for partition in data["partitions"]
             ),
             accepted_gaps=tuple(AcceptedGapRecord(**gap) for gap in data["accepted_gaps"]),
+            topic_id=data.get("topic_id", ""),
         )
 
     def split(self, hours_per_record_max: int = LOAD_HOURS_PER_RECORD_MAX) -> Sequence[LoadReport]:

@@ -179,6 +179,7 @@ def _check_report(report: ProducerReport, _received: ReceivedRecord, _now_ms: in
 def _check_load(load: LoadReport, _received: ReceivedRecord, _now_ms: int) -> None:
     _check_text("warehouse", load.warehouse)
     _check_topic(load.topic)
+    _check_text("topic id", load.topic_id)
     _check_count("load_sequence", load.load_sequence)
     _require(is_named(load.committed_ms), f"it was committed at {load.committed_ms} ms")
     for partition in load.partitions:

@@ -13,6 +13,7 @@ from typing import Any, Final, Self, TypeVar
 
 from kio.schema.list_offsets.v6.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v10 import request as metadata_v10
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i64
 
@@ -70,6 +71,12 @@ class MetadataClient:
         """Returns the topics whose whole name matches the regular expression."""
         return sorted({topic for topic, _ in self.leaders(None) if re.fullmatch(pattern, topic)})
 
+    def topic_id(self, topic: str) -> str:
+        """Returns Kafka's id of the topic (KIP-516); "" from brokers that give topics none. Raises
+        `NoSuchTopicError`.
+        """
+        return self._retried(f"look up {topic}", lambda: self._topic_id(topic))
+
     def offsets(self, wanted: Mapping[Partition, int]) -> dict[Partition, int]:
         """Returns the offset of each partition's first record at or after a time in ms; -1 if there is none.
 
@@ -103,6 +110,22 @@ class MetadataClient:
                     raise ProtocolError(ErrorCode.LEADER_NOT_AVAILABLE, what)
                 found[topic.name, int(partition.partition_index)] = brokers[partition.leader_id]
         return found
+
+    def _topic_id(self, topic: str) -> str:
+        asked = metadata_v10.MetadataRequestTopic(topic_id=None, name=TopicName(topic))
+        response = self._request_any(
+            metadata_v10.MetadataRequest(
+                topics=(asked,),
+                allow_auto_topic_creation=False,
+                include_cluster_authorized_operations=False,
+                include_topic_authorized_operations=False,
+            )
+        )
+        (found,) = response.topics
+        if ErrorCode(found.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise NoSuchTopicError(f"there is no topic {topic!r} at {self._names()}")
+        _check(found.error_code, f"topic {topic}")
+        return "" if found.topic_id is None else str(found.topic_id)
 
     def _offsets(self, wanted: Mapping[Partition, int]) -> dict[Partition, int]:
         leaders = self._leaders({topic for topic, _ in wanted})
