@@ -34,8 +34,12 @@ def clicks(first: int, count: int) -> list[dict[str, Any]]:
     return [click(number, BASE_TIME_MS + number * 1000) for number in range(first, first + count)]
 
 
-# Batches whose bytes depend on the events alone: no producer's id is in them, and nothing cuts them.
-PLAIN: dict[str, Any] = {"enable.idempotence": False, "linger.ms": 5_000}
+# Batches whose bytes depend on the events alone: each holds one, and no producer's id is in them.
+PLAIN: dict[str, Any] = {
+    "enable.idempotence": False,
+    "batch.num.messages": 1,
+    "max.in.flight.requests.per.connection": 1,
+}
 
 
 def options_of(world: World) -> WarehouseOptions:
