@@ -17,7 +17,6 @@ from fix_audit_world import (
     NOW_MS,
     REPORTED_MS,
     TOPIC,
-    WAREHOUSE,
     Batch,
     PartitionBytes,
     received,
@@ -32,10 +31,9 @@ from headrace.audit.counting.partition_counter import (
     SourcePartition,
 )
 from headrace.audit.counting.standing import Mark, Standings
-from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Finding, Policy, Status
+from headrace.audit.evidence import MIRROR_HOP, PRODUCER_HOP, Finding, Policy, Status
 from headrace.audit.report.report import Report, report
 from headrace.audit.store.store import AuditStore
-from headrace.audit.topic.load_report import AcceptedGapRecord, LoadedPartition, LoadReport
 from headrace.audit.topic.records import (
     ANALYSIS_TIER,
     DATACENTER_TIER,
@@ -79,13 +77,13 @@ def said(
     return records
 
 
-def judged(*records: list[ReceivedRecord], seed: int = 1, policy: Policy = POLICY) -> Report:
+def judged(*records: list[ReceivedRecord], seed: int = 1) -> Report:
     """The report on these records, folded in any order."""
     store, every = AuditStore("sqlite://"), [each for some in records for each in some]
     random.Random(seed).shuffle(every)
     try:
         store.fold(every)
-        return report(store, TOPIC, policy=policy, now_ms=NOW_MS)
+        return report(store, TOPIC, policy=POLICY, now_ms=NOW_MS)
     finally:
         store.close()
 
@@ -292,95 +290,5 @@ def counted_of(auditor: AuditorProcess, store_url: str, topic: str) -> int:
     store = AuditStore(store_url, must_exist=True)
     try:
         return sum(verdict.counts.datacenter for verdict in report(store, topic).verdicts)
-    finally:
-        store.close()
-
-
-# --- loads ---
-
-LOADS = replace(POLICY, hops=(PRODUCER_HOP, MIRROR_HOP, LOAD_HOP))
-
-
-def loaded(log: PartitionBytes, sequence: int, topic_id: str, end: int | None = None) -> ReceivedRecord:
-    """What a load says of a whole log, or of none of its rows beyond the address `end`."""
-    part = LoadedPartition(0, 0, log.end if end is None else end, tuple(log.hours()) if end is None else ())
-    return received(LoadReport(WAREHOUSE, TOPIC, sequence, REPORTED_MS, (part,), topic_id=topic_id))
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_loads_of_both_topics_are_told_apart(seed: int) -> None:
-    """Their addresses overlap, and the second log is shorter than what is loaded of the first one."""
-    first, second = log_of(batch(0), batch(1), batch(2)), log_of(batch(3), batch(4))
-    records = [
-        reported(*(batch(number) for number in range(5))),
-        said(first, "first", REPORTED_MS),
-        said(second, "second", BEAT),
-        [loaded(first, 0, "first"), loaded(second, 1, "second")],
-    ]
-    found = judged(*records, seed=seed, policy=LOADS)
-    assert found.status is Status.COMPLETE, findings_of(found)
-    assert [verdict.counts.warehouse for verdict in found.verdicts] == [25]
-
-
-def test_what_is_loaded_of_a_deleted_topic_hides_nothing_of_the_present_one() -> None:
-    first, second = log_of(batch(0), batch(1), batch(2)), log_of(batch(3), batch(4))
-    records = [
-        reported(*(batch(number) for number in range(5))),
-        said(first, "first", REPORTED_MS),
-        said(second, "second", BEAT),
-    ]
-    [finding] = findings_of(judged(*records, [loaded(first, 0, "first")], policy=LOADS))
-    assert finding.hop == LOAD_HOP
-    assert finding.record_count == 10, "all of the present topic waits for a load"
-    assert finding.status in (Status.PENDING, Status.UNKNOWN)
-    assert (
-        "no load of that partition was ever reported" in finding.text or "not been loaded yet" in finding.text
-    )
-
-
-def test_loads_of_an_older_headrace_are_of_the_topic_that_later_ones_go_on_with() -> None:
-    log = log_of(batch(0), batch(1))
-    whole = LoadedPartition(0, 0, log.end, tuple(log.hours()))
-    earlier = received(LoadReport(WAREHOUSE, TOPIC, 0, REPORTED_MS, (whole,)))
-    more = LoadedPartition(0, log.end, log.end)
-    later = received(LoadReport(WAREHOUSE, TOPIC, 1, REPORTED_MS, (more,), topic_id="first"))
-    second = log_of(batch(2))
-    records = [reported(batch(0), batch(1), batch(2)), said(log, "first", REPORTED_MS)]
-    of_second = [said(second, "second", BEAT), [loaded(second, 2, "second")]]
-    found = judged(*records, [earlier, later], *of_second, policy=LOADS)
-    assert found.status is Status.COMPLETE, findings_of(found)
-
-
-def test_a_gap_that_a_load_skipped_in_a_deleted_topic_is_none_in_the_present_one() -> None:
-    first, second = log_of(batch(0), batch(1)), log_of(batch(2), batch(3))
-    gap = AcceptedGapRecord(0, 0, first.cuts[1], "retention")
-    rest = PartitionBytes()
-    rest.append(batch(1).encode())
-    part = LoadedPartition(0, first.cuts[1], first.end, tuple(rest.hours()))
-    skipping = received(LoadReport(WAREHOUSE, TOPIC, 0, REPORTED_MS, (part,), (gap,), topic_id="first"))
-    records = [
-        reported(*map(batch, range(4))),
-        said(first, "first", REPORTED_MS),
-        said(second, "second", BEAT),
-        [skipping, loaded(second, 1, "second")],
-    ]
-    found = findings_of(judged(*records, policy=LOADS))
-    assert [(each.hop, each.record_count) for each in found] == [(LOAD_HOP, 5)], found
-
-
-def test_a_kept_verdict_is_forgotten_by_the_first_load_of_another_topic() -> None:
-    first, second = log_of(batch(0), batch(1)), log_of(batch(2))
-    store = AuditStore("sqlite://")
-    try:
-        for records in (
-            reported(batch(0), batch(1)),
-            said(first, "first", REPORTED_MS),
-            [loaded(first, 0, "first")],
-        ):
-            store.fold(records)
-        assert report(store, TOPIC, policy=LOADS, now_ms=NOW_MS).status is Status.COMPLETE
-        store.fold(said(second, "second", BEAT))
-        store.fold([loaded(second, 1, "second")])
-        assert report(store, TOPIC, policy=LOADS, now_ms=NOW_MS).verdicts[0].counts.warehouse == 15
     finally:
         store.close()

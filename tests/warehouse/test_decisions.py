@@ -160,9 +160,19 @@ def test_files_of_two_schemas_with_one_id_are_not_merged() -> None:
     state = TableState().after(replace(load(0, {}), files=files))
     chosen = compact.choose(state, now_ms=HOUR)
     assert {key: [file.path for file in members] for key, members in chosen.items()} == {
-        (0, FileSchema(7, "east")): ["/0", "/3"],
-        (0, FileSchema(7, "west")): ["/2", "/4"],
+        (0, FileSchema(7, "east"), 0): ["/0", "/3"],
+        (0, FileSchema(7, "west"), 0): ["/2", "/4"],
     }
+
+
+def test_files_of_two_logs_are_not_merged() -> None:
+    files = tuple(
+        replace(load(number, {}).files[0], path=f"/{number}", log=log)
+        for number, log in enumerate([0, 3, 0, 3])
+    )
+    state = TableState().after(replace(load(0, {}), files=files))
+    chosen = compact.choose(state, now_ms=HOUR)
+    assert [[file.path for file in members] for members in chosen.values()] == [["/0", "/2"], ["/1", "/3"]]
 
 
 def test_the_state_is_the_fold_of_the_manifests() -> None:

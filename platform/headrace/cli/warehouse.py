@@ -43,6 +43,15 @@ MadeAgainOption = Annotated[
     ),
 ]
 
+PartitionsOption = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--partition",
+        metavar="N",
+        help="What --made-again says is about this partition alone. May be repeated.",
+    ),
+]
+
 RootOption = Annotated[
     str,
     typer.Option(
@@ -212,16 +221,17 @@ def plan(
     until: UntilOption = None,
     accept_gap: AcceptGapOption = False,
     made_again: MadeAgainOption = None,
+    partition: PartitionsOption = None,
     root: RootOption = DEFAULT_ROOT,
     json: JsonOption = False,
 ) -> None:
     """Show the address ranges that a load would read now. Reads no record and writes nothing."""
     from headrace.warehouse import api
+    from headrace.warehouse.made_again import Said
 
     until_ms = parse_time_ms(until) if until else None
-    plans = api.plan_loads(
-        warehouse(root), topics, until_ms=until_ms, accept_gap=accept_gap, made_again=made_again
-    )
+    said = Said(made_again, frozenset(partition or ()))
+    plans = api.plan_loads(warehouse(root), topics, until_ms=until_ms, accept_gap=accept_gap, said=said)
     if json:
         print_json([asdict(plan) for plan in plans])
         return
@@ -245,8 +255,7 @@ def plan(
             out.print(
                 f"{plan.topic}-{gap.partition}: {gap.from_address:,} to {gap.to_address:,}: {gap.reason}"
             )
-        for partition in plan.begun:
-            out.print(f"{plan.topic}-{partition}: made again, loaded from the beginning of its new log")
+        _print_begun(plan.topic, plan.begun)
 
 
 @app.command()
@@ -255,13 +264,16 @@ def load(
     until: UntilOption = None,
     accept_gap: AcceptGapOption = False,
     made_again: MadeAgainOption = None,
+    partition: PartitionsOption = None,
     root: RootOption = DEFAULT_ROOT,
     json: JsonOption = False,
 ) -> None:
     """Load new records into hourly Parquet files, exactly once. Safe to repeat, and to run concurrently."""
     from headrace.warehouse import api
+    from headrace.warehouse.made_again import Said
 
     until_ms = parse_time_ms(until) if until else None
+    said = Said(made_again, frozenset(partition or ()))
     with spark(f"load {' '.join(topics)}", quiet=json) as session:
         results = api.load_topics(
             session,
@@ -269,7 +281,7 @@ def load(
             topics,
             until_ms=until_ms,
             accept_gap=accept_gap,
-            made_again=made_again,
+            said=said,
         )
     if json:
         print_json([asdict(result) for result in results])
@@ -283,13 +295,17 @@ def load(
             f"{result.topic}: load {result.sequence} added {result.rows:,} rows to {len(result.hours)} "
             f"hours, {result.files} files, in {result.seconds:.1f} s{dead}"
         )
-        for partition in result.begun:
-            out.print(f"{result.topic}-{partition}: made again, loaded from the beginning of its new log")
+        _print_begun(result.topic, result.begun)
         if result.doubled:
             out.print(
                 f"{result.topic}: {result.doubled:,} rows of these hours have the guid of another row; "
                 "`headrace audit report` names them, `headrace audit dedupe` removes them"
             )
+
+
+def _print_begun(topic: str, begun: Mapping[int, int]) -> None:
+    for number, address in sorted(begun.items()):
+        out.print(f"{topic}-{number}: another log than before, from address {address:,} on")
 
 
 def _sums(hours: Iterable[HourSummary]) -> dict[str, int]:

@@ -17,10 +17,11 @@ from headrace.warehouse.errors import known_error
 from headrace.warehouse.from_source import SourceLog, TakenResult, WantedRange, take_from_source
 from headrace.warehouse.layout import can_be_table, hour_name
 from headrace.warehouse.loading import LoadResult, load_topic
+from headrace.warehouse.made_again import Said
 from headrace.warehouse.move import MoveResult, move_topic
 from headrace.warehouse.options import DEFAULT_DATACENTER, DEFAULT_ROOT, WarehouseOptions
-from headrace.warehouse.plan import LoadPlan, MadeAgain
-from headrace.warehouse.planning import plan_topic
+from headrace.warehouse.plan import LoadPlan
+from headrace.warehouse.planning import NOTHING, plan_topic
 from headrace.warehouse.refill import RefillResult, lost_hours, refill_topic, unsound_files, unsound_hours
 from headrace.warehouse.replay import ReplayResult, replay_topic
 from headrace.warehouse.report import publishing, tell_doubles, tell_verified
@@ -90,7 +91,7 @@ def load_topics(
     *,
     until_ms: int | None = None,
     accept_gap: bool = False,
-    made_again: MadeAgain | None = None,
+    said: Said = NOTHING,
     subject: str | None = None,
 ) -> list[LoadResult]:
     """Like `load`, with the addresses in one value."""
@@ -101,7 +102,7 @@ def load_topics(
                 table,
                 until_ms=until_ms,
                 accept_gap=accept_gap,
-                made_again=made_again,
+                said=said,
                 subject=subject,
             )
             for table in tables
@@ -140,7 +141,7 @@ def plan_loads(
     *,
     until_ms: int | None = None,
     accept_gap: bool = False,
-    made_again: MadeAgain | None = None,
+    said: Said = NOTHING,
 ) -> list[LoadPlan]:
     """Returns what `load_topics` would do now. Needs no Spark, writes nothing."""
     with _tables(warehouse, topics) as tables:
@@ -150,7 +151,7 @@ def plan_loads(
                 table.log.state(),
                 until_ms=until_ms,
                 accept_gap=accept_gap,
-                made_again=made_again,
+                said=said,
             )
             for table in tables
         ]

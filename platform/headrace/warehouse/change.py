@@ -70,7 +70,6 @@ class Change:
             change_id=self.change_id,
             committed_ms=self.table.clock_ms(),
             warehouse=self.table.warehouse.name,
-            topic_id=now.topic_id,
         )
 
     def commit(self, rebase: Rebase) -> Manifest:

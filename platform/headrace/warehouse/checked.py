@@ -41,6 +41,8 @@ def _is(value: object, kind: Any) -> bool:
         return value in get_args(kind)
     if kind is int:
         return type(value) is int and -INT_MAX <= value <= INT_MAX
+    if kind is bool:
+        return type(value) is bool
     if kind is str:
         return type(value) is str and len(value) <= TEXT_MAX_CHARS
     return kind in (None, NoneType) and value is None

@@ -27,8 +27,8 @@ FILES_MIN: Final = 2
 """Fewer small files than this stay as they are."""
 HOURS_AT_ONCE: Final = 64
 
-Chosen = Mapping[tuple[int, FileSchema], Sequence[DataFile]]
-"""The files to merge, by hour and schema."""
+Chosen = Mapping[tuple[int, FileSchema, int], Sequence[DataFile]]
+"""The files to merge, by hour, schema and log (`DataFile.log`)."""
 
 
 @dataclass(frozen=True)
@@ -46,20 +46,21 @@ class CompactResult:
 def choose(
     state: TableState, now_ms: int, *, hours: Collection[int] | None = None, grace_ms: int = 0
 ) -> Chosen:
-    """Returns the files of closed hours that are worth rewriting: several small ones of one schema. Pure.
+    """Returns the files of closed hours that are worth rewriting: several small ones of one schema and
+    log. Pure.
 
     Chooses the oldest hours, at most `HOURS_AT_ONCE` of them.
     """
-    found: dict[tuple[int, FileSchema], list[DataFile]] = {}
+    found: dict[tuple[int, FileSchema, int], list[DataFile]] = {}
     for hour_ms, files in state.hours().items():
         if hour_ms + HOUR_MS + grace_ms > now_ms or (hours is not None and hour_ms not in hours):
             continue
         small = [file for file in files if file.size_bytes < FILE_SIZE_BYTES // 2]
-        for schema in sorted({file.schema for file in small}, key=str):
-            of_schema = [file for file in small if file.schema == schema]
-            if len(of_schema) >= FILES_MIN:
-                found[hour_ms, schema] = of_schema
-        if len({hour for hour, _ in found}) >= HOURS_AT_ONCE:
+        for schema, log in sorted({(file.schema, file.log) for file in small}, key=str):
+            alike = [file for file in small if (file.schema, file.log) == (schema, log)]
+            if len(alike) >= FILES_MIN:
+                found[hour_ms, schema, log] = alike
+        if len({hour for hour, _, _ in found}) >= HOURS_AT_ONCE:
             break
     return found
 
@@ -81,7 +82,7 @@ def compact_topic(
     return CompactResult(
         topic=table.topic,
         sequence=manifest.sequence,
-        hours=tuple(sorted({hour for hour, _ in chosen})),
+        hours=tuple(sorted({hour for hour, _, _ in chosen})),
         files_before=len(old),
         files_after=len(new),
         rows=manifest.rows,
@@ -91,15 +92,15 @@ def compact_topic(
 def _rewrite(spark: "SparkSession", change: Change, chosen: Chosen) -> list[DataFile]:
     new: list[DataFile] = []
     # One schema at a time: a rewrite changes no column.
-    for schema in sorted({schema for _, schema in chosen}, key=str):
+    for schema, log in sorted({(schema, log) for _, schema, log in chosen}, key=str):
         hours = [
             _merge_hour(spark, change.table, hour_ms, files)
-            for (hour_ms, of_schema), files in chosen.items()
-            if of_schema == schema
+            for (hour_ms, *alike), files in chosen.items()
+            if alike == [schema, log]
         ]
-        directory = f"{change.staging}/{schema.datacenter or 'any'}-{schema.schema_id}"
+        directory = f"{change.staging}/{schema.datacenter or 'any'}-{schema.schema_id}-{log}"
         write_hours(reduce(lambda left, right: left.union(right), hours), change.table, directory)
-        new += data_files(change.table.paths, 0, staged_files(change.table.hdfs, directory), schema)
+        new += data_files(change.table.paths, 0, staged_files(change.table.hdfs, directory), schema, log)
     return new
 
 

@@ -23,8 +23,8 @@ from headrace.warehouse.counting import NotParquetError, count_file, naming, who
 from headrace.warehouse.decode import OFFSET_COLUMN, PARTITION_COLUMN
 from headrace.warehouse.hdfs.remote_file import RemoteFile
 from headrace.warehouse.layout import HOUR_MS, hour_name
+from headrace.warehouse.lineage import Lineage
 from headrace.warehouse.loading import data_files
-from headrace.warehouse.made_again import present_ranges
 from headrace.warehouse.manifest import DataFile, LoadedRange, Manifest, TableState
 from headrace.warehouse.stage import StagedFile
 
@@ -124,7 +124,11 @@ def dedupe_topic_hour(table: TopicTable, hour_ms: int) -> DedupeResult:
             for number in harmed
         ]
     removed = tuple(files[number].path for number in harmed)
-    extra_runs = [run for run in doubles.runs if run.is_extra]
+    removed_ranges = tuple(
+        LoadedRange(run.log_partition, run.first_offset, run.last_offset + 1, log=log)
+        for log in sorted({files[number].log for number in harmed})
+        for run in _runs_of(rows, is_extra, [number for number in harmed if files[number].log == log])
+    )
 
     def rebase(now: TableState) -> Manifest:
         if any(path not in now.files for path in removed):
@@ -134,9 +138,7 @@ def dedupe_topic_hour(table: TopicTable, hour_ms: int) -> DedupeResult:
             )
         return replace(
             change.manifest(now),
-            ranges=tuple(
-                LoadedRange(run.log_partition, run.first_offset, run.last_offset + 1) for run in extra_runs
-            ),
+            ranges=removed_ranges,
             files=_data_files(change, now, staged),
             removed=removed,
             note=str(hour_ms),
@@ -147,12 +149,14 @@ def dedupe_topic_hour(table: TopicTable, hour_ms: int) -> DedupeResult:
 
 
 def removed_offsets(manifests: Iterable[Manifest]) -> dict[int, Any]:
-    """Returns the offsets that dedupes removed, by partition, as sorted arrays: nothing brings them again."""
+    """Returns the offsets that dedupes removed of the logs that are loaded now, by partition, as sorted
+    arrays: nothing brings them again.
+    """
     found: dict[int, list[Any]] = {}
-    for manifest, removed in present_ranges(manifests):
+    for manifest, removed in (lineage := Lineage(manifests)).present():
         if manifest.kind == "dedupe":
-            offsets = np.arange(removed.from_address, removed.to_address)
-            found.setdefault(removed.partition, []).append(offsets)
+            end = min(removed.to_address, lineage.below(removed.partition, removed.log))
+            found.setdefault(removed.partition, []).append(np.arange(removed.from_address, end))
     return {partition: np.unique(np.concatenate(offsets)) for partition, offsets in found.items()}
 
 
@@ -217,6 +221,11 @@ def _read_if_sound(table: TopicTable, number: int, file: DataFile) -> tuple[Row,
         return None
 
 
+def _runs_of(rows: Row, is_extra: Any, files: Sequence[int]) -> Iterable[DoubledRun]:
+    """Returns the runs of the rows that are extra in these files."""
+    return _runs(rows, is_extra & np.isin(rows.file, files), extra=True)
+
+
 def _runs(rows: Row, is_extra: Any, *, extra: bool) -> Iterable[DoubledRun]:
     """Returns runs of adjacent offsets among the rows that are extra, or among the others."""
     partitions, offsets = rows.partition[is_extra == extra], rows.offset[is_extra == extra]
@@ -255,7 +264,7 @@ def _data_files(
     found: list[DataFile] = []
     for old, new in staged:
         if new is not None:
-            (file,) = data_files(change.table.paths, now.next_sequence, [new], old.schema)
+            (file,) = data_files(change.table.paths, now.next_sequence, [new], old.schema, old.log)
             path = change.table.paths.data_file(old.hour_ms, now.next_sequence, len(found))
             found.append(replace(file, path=path))
     return tuple(found)

@@ -23,8 +23,8 @@ from headrace.warehouse.counting import FileCount, count_file
 from headrace.warehouse.decode import OFFSET_COLUMN, PARTITION_COLUMN
 from headrace.warehouse.hdfs.remote_file import RemoteFile
 from headrace.warehouse.layout import HOUR_MS
+from headrace.warehouse.lineage import Lineage
 from headrace.warehouse.loading import (
-    BROKER_TIMEOUT_S,
     StagedLoad,
     data_files,
     dead_letter_files,
@@ -33,9 +33,9 @@ from headrace.warehouse.loading import (
     stage_planned,
     writer_ids,
 )
-from headrace.warehouse.made_again import present_ranges
 from headrace.warehouse.manifest import LoadedRange, Manifest, TableState
 from headrace.warehouse.plan import PlannedRange
+from headrace.warehouse.planning import BROKER_TIMEOUT_S
 from headrace.warehouse.schemas import subject_of
 from headrace.warehouse.source.metadata import MetadataClient
 from headrace.warehouse.source.options import EARLIEST, LATEST
@@ -68,6 +68,8 @@ class WantedRange:
     from_address: int
     to_address: int
     record_count: int = 0
+    topic_id: str = ""
+    """Kafka's id of the source's topic; "" if the audit does not know it."""
 
 
 @dataclass(frozen=True)
@@ -97,14 +99,21 @@ def still_there(
     with MetadataClient(_servers(source), BROKER_TIMEOUT_S) as metadata:
         earliest = metadata.offsets(dict.fromkeys(partitions, EARLIEST))
         latest = metadata.offsets(dict.fromkeys(partitions, LATEST))
+        topic_id = metadata.topic_id(topic)
     found: list[tuple[WantedRange, WantedRange | None]] = []
     for each in ranges:
         low = max(each.from_address, earliest[topic, each.partition])
         is_there = low < each.to_address <= latest[topic, each.partition]
+        is_there = is_there and _is_named(each, topic_id)
         known = each.record_count if low == each.from_address else 0
         part = replace(each, from_address=low, record_count=known) if is_there else None
         found.append((each, part))
     return found
+
+
+def _is_named(wanted: WantedRange, topic_id: str) -> bool:
+    """Whether a source's topic may be the one in which the addresses were counted."""
+    return "" in (wanted.topic_id, topic_id) or wanted.topic_id == topic_id
 
 
 def take_from_source(
@@ -136,7 +145,7 @@ def _not_consumed(table: TopicTable, wanted: WantedRange) -> list[WantedRange]:
     """
     consumed = [
         (loaded.from_address, loaded.to_address)
-        for manifest, loaded in present_ranges(table.log.manifests())
+        for manifest, loaded in Lineage(table.log.manifests()).present()
         if loaded.partition == wanted.log_partition
         and (manifest.kind == "refill" or (manifest.kind == "load" and not _spans(loaded, wanted)))
     ]
@@ -153,6 +162,7 @@ def _spans(loaded: LoadedRange, wanted: WantedRange) -> bool:
 def _rows_there(table: TopicTable, state: TableState, staged: StagedLoad, wanted: WantedRange) -> int:
     """Returns how many rows of these addresses the table has already, in the hours of what was staged."""
     hours_ms = {file.hour_number * HOUR_MS for file in staged.files}
+    lineage = Lineage(table.log.manifests())
     there = 0
     for file in (file for hour_ms in hours_ms for file in state.hours().get(hour_ms, [])):
         remote = RemoteFile(table.hdfs, file.path, file.size_bytes)
@@ -160,7 +170,8 @@ def _rows_there(table: TopicTable, state: TableState, staged: StagedLoad, wanted
         offsets = rows.column(OFFSET_COLUMN).to_numpy()[
             rows.column(PARTITION_COLUMN).to_numpy() == wanted.log_partition
         ]
-        there += int(((offsets >= wanted.from_address) & (offsets < wanted.to_address)).sum())
+        end = min(wanted.to_address, lineage.below(wanted.log_partition, file.log))
+        there += int(((offsets >= wanted.from_address) & (offsets < end)).sum())
     return there
 
 
@@ -178,6 +189,16 @@ def _take(
     with change.discarded_on_error():
         planned = PlannedRange(wanted.partition, wanted.from_address, wanted.to_address)
         staged = stage_planned(spark, change, [planned], subject)
+        with MetadataClient(_servers(source), BROKER_TIMEOUT_S) as metadata:
+            # After all that was read: an id never comes back.
+            topic_id = metadata.topic_id(table.topic)
+        if not _is_named(wanted, topic_id):
+            table.log.discard(change.change_id)
+            problem = (
+                f"{source.datacenter}'s topic {table.topic} was deleted and made again: its id is {topic_id} "
+                f"now, and the addresses are of {wanted.topic_id}; nothing was changed"
+            )
+            return TakenResult(table.topic, wanted, problem=problem)
         count = sum(file.count.rows for file in staged.files)
         if count < wanted.record_count:
             table.log.discard(change.change_id)
@@ -208,6 +229,11 @@ def _commit(
     table, schema = change.table, file_schema(staged.reader)
 
     def rebase(now: TableState) -> Manifest:
+        if now.log != planned.log:
+            raise CommitConflictError(
+                f"{table.topic}: another run took the same addresses first; this one is discarded, "
+                "nothing is duplicated"
+            )
         for sequence in range(planned.next_sequence, now.next_sequence):
             other = table.log.manifest(sequence)
             if other.kind in ("load", "refill") and _overlap(other.ranges, ranges):
@@ -220,11 +246,12 @@ def _commit(
         return replace(
             change.manifest(now),
             ranges=tuple(ranges),
-            files=data_files(table.paths, now.next_sequence, staged.files, schema),
-            dead_files=dead_letter_files(table.paths, now.next_sequence, staged.dead_letters),
+            files=data_files(table.paths, now.next_sequence, staged.files, schema, now.log),
+            dead_files=dead_letter_files(table.paths, now.next_sequence, staged.dead_letters, now.log),
             schema_id=names.schema_id if names else None,
             schema_datacenter=names.datacenter if names else None,
             writer_ids=writer_ids(staged.files),
+            topic_id=now.topic_ids.get(ranges[0].partition, ""),
         )
 
     return change.commit(rebase)

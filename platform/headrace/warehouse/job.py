@@ -26,6 +26,7 @@ from headrace.audit.topic.said_of_tables import ALL, CHECKED
 from headrace.warehouse import api
 from headrace.warehouse.errors import known_error
 from headrace.warehouse.layout import HOUR_MS, parse_hour
+from headrace.warehouse.made_again import Said
 from headrace.warehouse.options import DEFAULT_DATACENTER, DEFAULT_ROOT, WarehouseOptions
 from headrace.warehouse.plan import MADE_AGAIN
 from headrace.warehouse.session import SessionOnDemand
@@ -77,7 +78,7 @@ def _load(options: argparse.Namespace, warehouse: WarehouseOptions) -> list[Any]
     choices: dict[str, Any] = {
         "until_ms": options.until,
         "accept_gap": options.accept_gap,
-        "made_again": options.made_again,
+        "said": Said(options.made_again, frozenset(options.partition)),
     }
     if options.dry_run:
         return api.plan_loads(warehouse, topics, **choices)
@@ -161,20 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-audit", action="store_true", help="report nothing to the audit")
     parser.add_argument("--master", help="Spark's master; by default the configured one, else local[*]")
     parser.add_argument("--result", type=Path, help="also write the results there, as JSON")
-    parser.add_argument("--until", type=_time, help="load: only records before this time (ISO 8601)")
-    parser.add_argument(
-        "--accept-gap",
-        action="store_true",
-        help="load: skip records that the brokers deleted before any load",
-    )
-    parser.add_argument(
-        "--made-again",
-        choices=MADE_AGAIN,
-        help="load: of a topic that was deleted and made again, whether its log is a new one, or the same, "
-        "copied once more",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="load: print the plan and load nothing")
-    parser.add_argument("--subject", help="load: the registry's subject, by default <topic>-value")
+    _add_load_options(parser)
     parser.add_argument(
         "--hour",
         action="append",
@@ -196,6 +184,31 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--audit-store", help="verify, refill: the URL of the audit's store")
     return parser
+
+
+def _add_load_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--until", type=_time, help="load: only records before this time (ISO 8601)")
+    parser.add_argument(
+        "--accept-gap",
+        action="store_true",
+        help="load: skip records that the brokers deleted before any load",
+    )
+    parser.add_argument(
+        "--made-again",
+        choices=MADE_AGAIN,
+        help="load: of a topic that was deleted and made again, whether its log is a new one, or the same, "
+        "copied once more",
+    )
+    parser.add_argument(
+        "--partition",
+        action="append",
+        default=[],
+        type=int,
+        metavar="N",
+        help="load: what --made-again says is about this partition alone; may be repeated",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="load: print the plan and load nothing")
+    parser.add_argument("--subject", help="load: the registry's subject, by default <topic>-value")
 
 
 def _hour(text: str) -> int:

@@ -6,7 +6,7 @@ decisions are in `planning`, the Spark jobs in `stage` and `dead`, the steps in 
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from headrace.warehouse.commitlog import CommitConflictError
 from headrace.warehouse.counting import distinct_offsets, may_repeat
 from headrace.warehouse.dead import stage_dead
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
+from headrace.warehouse.made_again import Said
 from headrace.warehouse.manifest import (
     DataFile,
     DeadFile,
@@ -26,9 +27,8 @@ from headrace.warehouse.manifest import (
     Manifest,
     TableState,
 )
-from headrace.warehouse.plan import LoadPlan, MadeAgain, PlannedRange
-from headrace.warehouse.planning import BROKER_TIMEOUT_S as BROKER_TIMEOUT_S
-from headrace.warehouse.planning import last_crcs, plan_topic
+from headrace.warehouse.plan import LoadPlan, PlannedRange
+from headrace.warehouse.planning import NOTHING, BatchMarks, plan_topic, read_marks
 from headrace.warehouse.read_contents import Contents, together
 from headrace.warehouse.schemas import WriterSchema, subject_of, with_writers
 from headrace.warehouse.source.columns import NO_SCHEMA_ID
@@ -58,8 +58,8 @@ class LoadResult:
     finished: tuple[int, ...] = ()
     """Changes that an earlier run committed and this one completed."""
     seconds: float = 0.0
-    begun: tuple[int, ...] = ()
-    """Partitions that were made again, and were loaded from the beginning of their new logs."""
+    begun: Mapping[int, int] = field(default_factory=dict)
+    """Where logs begin that were loaded in the place of others, by partition."""
     doubled: int = 0
     """Rows of these hours whose guid another row has, too (`warehouse.doubles`)."""
 
@@ -71,13 +71,13 @@ def load_topic(
     subject: str | None = None,
     until_ms: int | None = None,
     accept_gap: bool = False,
-    made_again: MadeAgain | None = None,
+    said: Said = NOTHING,
 ) -> LoadResult:
     """Loads new records. Safe to repeat, to kill at any moment, and to run twice at the same time."""
     began = time.monotonic()
     finished = tuple(manifest.sequence for manifest in table.log.complete_all(table.publish))
     state = table.log.state()
-    plan = plan_topic(table, state, until_ms=until_ms, accept_gap=accept_gap, made_again=made_again)
+    plan = plan_topic(table, state, until_ms=until_ms, accept_gap=accept_gap, said=said)
     # A plan of accepted gaps alone is not empty: it has no ranges to stage, but its gaps are committed.
     if plan.is_empty:
         return LoadResult(table.topic, finished=finished, seconds=time.monotonic() - began)
@@ -86,10 +86,10 @@ def load_topic(
     topic_subject = subject or subject_of(table.topic)
     with change.discarded_on_error():
         staged = stage_planned(spark, change, plan.ranges, topic_subject)
-        crcs = last_crcs(table, plan)
+        marks = read_marks(table, plan, state)
     crash.reached("staged")
     # Outside `discarded_on_error`: after an error here the change may be committed and need its files.
-    manifest = _commit(change, plan, staged, state, crcs)
+    manifest = _commit(change, plan, staged, state, marks)
     return LoadResult(
         topic=table.topic,
         sequence=manifest.sequence,
@@ -190,37 +190,50 @@ def _commit(
     plan: LoadPlan,
     staged: StagedLoad,
     planned_state: TableState,
-    crcs: Mapping[int, int | None],
+    marks: Mapping[int, BatchMarks],
 ) -> Manifest:
     table, schema = change.table, file_schema(staged.reader)
     groups = [group for file in staged.files for group in file.count.groups]
     sizes = {file.path: file.size_bytes for file in staged.files}
     distinct = distinct_offsets(table.hdfs, sizes) if may_repeat(groups) else None
-    ranges = tuple(
-        replace(each, last_crc=crcs[each.partition])
+    read = [
+        replace(each, marks=marks.get(each.partition, ()), begins_at=plan.begun.get(each.partition))
         for each in loaded_ranges(plan.ranges, staged.files, distinct, staged.contents)
-    )
+    ]
+    ranges = (*read, *_begun_empty(plan))
 
     def rebase(now: TableState) -> Manifest:
-        if now.ends != planned_state.ends:
+        if (now.ends, now.topic_ids, now.log) != (
+            planned_state.ends,
+            planned_state.topic_ids,
+            planned_state.log,
+        ):
             raise CommitConflictError(
                 f"{table.topic}: another load committed the same addresses first; this one is discarded, "
                 "nothing is duplicated"
             )
+        log = now.next_sequence if plan.begun else now.log
         return replace(
             change.manifest(now),
             ranges=ranges,
             gaps=plan.gaps,
-            files=data_files(table.paths, now.next_sequence, staged.files, schema),
-            dead_files=dead_letter_files(table.paths, now.next_sequence, staged.dead_letters),
+            files=data_files(table.paths, now.next_sequence, staged.files, schema, log),
+            dead_files=dead_letter_files(table.paths, now.next_sequence, staged.dead_letters, log),
             schema_id=schema.schema_id,
             schema_datacenter=schema.datacenter,
             writer_ids=writer_ids(staged.files),
             topic_id=plan.topic_id,
-            begun=plan.begun,
         )
 
     return change.commit(rebase)
+
+
+def _begun_empty(plan: LoadPlan) -> Iterator[LoadedRange]:
+    """Yields the partitions whose logs begin with this load, and hold nothing to load."""
+    gaps = {gap.partition: gap.to_address for gap in plan.gaps}
+    for partition in plan.begun.keys() - {each.partition for each in plan.ranges}:
+        at = gaps.get(partition, plan.begun[partition])
+        yield LoadedRange(partition, at, at, begins_at=plan.begun[partition])
 
 
 def loaded_ranges(
@@ -278,9 +291,9 @@ def file_schema(reader: WriterSchema) -> FileSchema:
 
 
 def data_files(
-    paths: TopicPaths, sequence: int, staged: Iterable[StagedFile], schema: FileSchema
+    paths: TopicPaths, sequence: int, staged: Iterable[StagedFile], schema: FileSchema, log: int
 ) -> tuple[DataFile, ...]:
-    """Returns the staged files of decoded rows with their final names."""
+    """Returns the staged files of decoded rows with their final names. `log`: see `DataFile.log`."""
     alive = sorted(
         (file for file in staged if not file.is_dead), key=lambda file: (file.hour_number, file.path)
     )
@@ -294,15 +307,18 @@ def data_files(
             schema_id=schema.schema_id,
             schema_datacenter=schema.datacenter,
             checksum=file.checksum,
+            log=log,
         )
         for number, file in enumerate(alive)
     )
 
 
-def dead_letter_files(paths: TopicPaths, sequence: int, dead: Iterable[StagedFile]) -> tuple[DeadFile, ...]:
-    """Returns the staged dead-letter files with their final names."""
+def dead_letter_files(
+    paths: TopicPaths, sequence: int, dead: Iterable[StagedFile], log: int
+) -> tuple[DeadFile, ...]:
+    """Returns the staged dead-letter files with their final names. `log`: see `DataFile.log`."""
     return tuple(
-        DeadFile(paths.dead_file(sequence, number), file.path, file.count.rows, file.size_bytes)
+        DeadFile(paths.dead_file(sequence, number), file.path, file.count.rows, file.size_bytes, log)
         for number, file in enumerate(dead)
     )
 

@@ -1,30 +1,31 @@
-"""A topic that was deleted and made again: whether its log is the one that is loaded.
+"""A topic that was deleted and made again: whether a partition's log is the one that is loaded.
 
-Owns the comparison of a partition's log with what loads noted of it, and the decision which partitions are
-loaded from their beginning. A mirror's copy that is made again holds the same bytes at the same addresses, so
-loads go on in it. Another log has other bytes there, and an operator has to say that it shall be loaded.
+Owns the comparison of logs with what loads noted of them, and the decision where another log is begun. A
+mirror's copy that is made again holds the same bytes at the same addresses, so loads go on in it. Another log
+has other bytes there, and an operator has to say that it shall be loaded. Pure, but for the reading of marks
+through `TopicLogs`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from headrace.warehouse.manifest import LoadedRange, Manifest
-from headrace.warehouse.options import WarehouseOptions
-from headrace.warehouse.plan import OTHER_LOG, LogWentBackError, MadeAgain, PlanError
-from headrace.warehouse.source.connection import Address
-from headrace.warehouse.source.errors import SourceError
-from headrace.warehouse.source.options import SourceOptions
-from headrace.warehouse.source.ranges import Range
-from headrace.warehouse.source.reading import read_batches
-from headrace.wire.batch import BatchHeader
+from headrace.warehouse.lineage import Lineage
+from headrace.warehouse.manifest import Manifest
+from headrace.warehouse.plan import MadeAgain, PlanError
+from headrace.warehouse.topic_logs import UNREADABLE, TopicLogs
 
-LISTED_MAX: Final = 20
+LISTED_MAX: Final = 8
 """Partitions that an error names."""
 
-Likeness = Literal["same", "copying", "other", "unknown"]
-"""How a log compares with what is loaded: it holds the last loaded batch; it ends before that, and holds an
-earlier one; it holds another batch at the same address; nothing can be compared.
+Kind = Literal["same", "empty", "copying", "other", "unknown"]
+"""How a log compares with what is loaded.
+
+- same: it holds the last batch that was loaded.
+- empty: it holds nothing yet.
+- copying: it holds what was loaded, up to its end, which comes before the last loaded address.
+- other: it holds another batch where one was loaded, or ends there, or is gone.
+- unknown: it holds nothing that a load noted.
 """
 
 
@@ -33,169 +34,121 @@ class TopicMadeAgainError(PlanError):
 
 
 @dataclass(frozen=True)
-class Log:
-    """A partition's log as its brokers have it now: its bounds, and the leader."""
+class Compared:
+    """A log beside what is loaded. `common`: up to where it is the log that was loaded, an end of a load."""
 
-    earliest: int
-    latest: int
-    leader: Address
-
-
-@dataclass(frozen=True)
-class TopicLogs:
-    """The logs of a topic now. `topic_id`: Kafka's id of it; "" if the brokers give topics none."""
-
-    warehouse: WarehouseOptions
-    topic: str
-    topic_id: str
-    logs: Mapping[int, Log]
-
-    def last_crc(self, partition: int, end: int) -> int | None:
-        """Returns the CRC of the batch that ends at this address; None if there is none, or it cannot be
-        read.
-        """
-        log = self.logs.get(partition)
-        if log is None or not log.earliest < end <= log.latest:
-            return None
-        try:
-            found = self.first_batch(partition, end - 1, end)
-        except SourceError:
-            return None
-        return found[0].crc if found and not found[1] and found[0].next_offset == end else None
-
-    def first_batch(self, partition: int, start: int, end: int) -> tuple[BatchHeader, str] | None:
-        """Returns the header of the first batch with records in [start, end), and why it cannot be read, ""
-        for a sound one; None if there is none. Raises `SourceError`.
-        """
-        options = SourceOptions(bootstrap=self.warehouse.servers, fetch_size_bytes=1, on_corrupt="keep")
-        leader = self.logs[partition].leader
-        for batch in read_batches(Range(self.topic, partition, start, end), options, leader):
-            return batch.header, batch.problem
-        return None
-
-    def check_begins_batch(self, partition: int, start: int, end: int) -> None:
-        """Raises `LogWentBackError` if `start`, where the last load ended, lies within a batch."""
-        header, problem = self.first_batch(partition, start, end) or (None, "")
-        # The offsets of records are the last ones of their batch's addresses.
-        if header is not None and not problem and header.address < start and header.base_offset != start:
-            raise LogWentBackError(
-                f"{self.topic}: partition {partition} is loaded up to address {start}, where no batch "
-                f"begins: {OTHER_LOG}"
-            )
-
-    def not_loadable(self, ends: Mapping[int, int]) -> list[int]:
-        """Returns the partitions of which these addresses can be no end of a load: the log ends before, or
-        has no batch that begins there. Raises `SourceError`.
-        """
-        found: list[int] = []
-        for partition, end in sorted(ends.items()):
-            log = self.logs.get(partition)
-            try:
-                if log is not None and log.earliest < end < log.latest:
-                    self.check_begins_batch(partition, end, log.latest)
-            except LogWentBackError:
-                found.append(partition)
-                continue
-            if log is None or log.latest < end:
-                found.append(partition)
-        return found
+    kind: Kind
+    common: int = 0
 
 
-def likeness(logs: TopicLogs, ends: Mapping[int, int], manifests: Iterable[Manifest]) -> dict[int, Likeness]:
-    """Compares the logs with what is loaded, of each partition in `ends`. Raises `SourceError`."""
-    marks = noted_batches(manifests)
-    return {
-        partition: _likeness(logs, partition, end, marks.get(partition, {}))
-        for partition, end in ends.items()
-    }
+@dataclass
+class Marks:
+    """What loads noted of a partition's log: the CRCs of batches, by the address behind each.
 
-
-def noted_batches(manifests: Iterable[Manifest]) -> dict[int, dict[int, int]]:
-    """Returns partition → the address after the last batch of each load → that batch's CRC, of the logs that
-    are loaded now. Pure.
+    `ends`: of the last batch of a load. `others`: within the first load; `start` is where that one began, and
+    `first` the address behind its first batch, if that is known.
     """
-    found: dict[int, dict[int, int]] = {}
-    for manifest, loaded in present_ranges(manifests):
-        if manifest.kind == "load" and loaded.last_crc is not None:
-            found.setdefault(loaded.partition, {})[loaded.to_address] = loaded.last_crc
+
+    ends: dict[int, int] = field(default_factory=dict)
+    others: dict[int, int] = field(default_factory=dict)
+    start: int = 0
+    first: int = 0
+
+
+def noted_marks(manifests: Iterable[Manifest]) -> dict[int, Marks]:
+    """Returns the marks of the logs that are loaded now, by partition."""
+    found: dict[int, Marks] = {}
+    for manifest, loaded in Lineage(manifests).present():
+        if manifest.kind != "load":
+            continue
+        first = loaded.marks[0][0] if len(loaded.marks) > 1 else 0
+        known = found.setdefault(loaded.partition, Marks(start=loaded.from_address, first=first))
+        for address, crc in loaded.marks:
+            (known.ends if address == loaded.to_address else known.others)[address] = crc
     return found
 
 
-def present_ranges(manifests: Iterable[Manifest]) -> Iterator[tuple[Manifest, LoadedRange]]:
-    """Yields the ranges of all changes whose addresses are those of the logs that are loaded now. Pure."""
-    known = list(manifests)
-    begun = {partition: manifest.sequence for manifest in known for partition in manifest.begun}
-    for manifest in known:
-        for loaded in manifest.ranges:
-            if manifest.sequence >= begun.get(loaded.partition, 0):
-                yield manifest, loaded
-
-
-def shared_hours(manifests: Iterable[Manifest]) -> set[tuple[int, int]]:
-    """Returns each (partition, hour of Kafka timestamps in ms) with rows of several logs: one offset may be
-    there in two rows, and nothing is wrong. Pure.
-    """
-    before: dict[int, set[int]] = {}
-    now: dict[int, set[int]] = {}
-    shared: set[tuple[int, int]] = set()
-    for manifest in manifests:
-        for partition in manifest.begun:
-            before.setdefault(partition, set()).update(now.pop(partition, ()))
-        for loaded in manifest.ranges:
-            hours = {hour.hour_ms for hour in loaded.hours}
-            now.setdefault(loaded.partition, set()).update(hours)
-            shared.update((loaded.partition, each) for each in hours & before.get(loaded.partition, set()))
-    return shared
-
-
-def _likeness(logs: TopicLogs, partition: int, end: int, marks: Mapping[int, int]) -> Likeness:
+def compare(logs: TopicLogs, partition: int, end: int, marks: Marks) -> Compared:
+    """Compares a log with what was loaded of the partition, up to address `end`. Raises `SourceError`."""
     log = logs.logs.get(partition)
     if log is None:
-        return "other"
-    held = [address for address in marks if log.earliest < address <= log.latest]
-    if not held:
-        return "unknown"
-    at = max(held)
-    if logs.last_crc(partition, at) != marks[at]:
-        return "other"
-    return "copying" if log.latest < end else "same"
+        return Compared("other")
+    if log.earliest >= log.latest:
+        return Compared("empty")
+    is_other, common, last = False, 0, 0
+    held = sorted(address for address in marks.ends if log.earliest < address <= log.latest)
+    # What is the same up to an address is the same before it, too: a search by halves.
+    low, high = 0, len(held)
+    while low < high:
+        at = (low + high) // 2
+        crc = logs.crc_before(partition, held[at])
+        if crc == marks.ends[held[at]]:
+            common, low = held[at], at + 1
+            continue
+        is_other = is_other or crc != UNREADABLE
+        high = at
+    if common == 0:
+        for address, crc in marks.others.items():
+            found = (
+                logs.crc_before(partition, address) if log.earliest < address <= log.latest else UNREADABLE
+            )
+            is_other = is_other or found not in (UNREADABLE, crc)
+            if found == crc:
+                common, last = marks.start, address
+    # A copy has whole batches: of the same log it would hold the first one, at least.
+    if is_other or (log.earliest == marks.start and log.latest < marks.first):
+        return Compared("other", common)
+    if common == end:
+        return Compared("same", common)
+    is_known = common > 0 or last > 0
+    return Compared("copying" if is_known and log.latest < end else "unknown", common)
 
 
-def begun_partitions(
-    topic: str, ids: tuple[str, str], found: Mapping[int, Likeness], made_again: MadeAgain | None
-) -> tuple[int, ...]:
-    """Returns which loaded partitions begin anew; the others are loaded on. Pure.
+@dataclass(frozen=True)
+class Said:
+    """What an operator says of a topic that was made again, or of these partitions of it."""
 
-    `ids`: the topic's id when it was loaded last, and now. Raises `TopicMadeAgainError` where an operator has
-    to say what the log is, or what was said is not true.
+    what: MadeAgain | None = None
+    partitions: Collection[int] = ()
+
+    def of(self, partition: int, *, by_number: bool = False) -> MadeAgain | None:
+        """Returns what is said of a partition; `by_number`: only if its number is named."""
+        is_meant = partition in self.partitions or not (self.partitions or by_number)
+        return self.what if is_meant else None
+
+
+def decide(topic: str, ids: str, found: Mapping[int, Compared], said: Said) -> dict[int, int]:
+    """Returns where the logs begin that are loaded in the place of others, by partition.
+
+    `ids`: a sentence about the topic's ids. Raises `TopicMadeAgainError` where an operator has to say what a
+    log is, or what was said is not true. A log that holds nothing yet is decided later.
     """
-    before, now = ids
-    what = (
-        f"{topic} was deleted and made again: its id was {before} when it was loaded last, and is {now} now"
-    )
-    if copying := _listed(found, "copying"):
-        raise TopicMadeAgainError(
-            f"{what}. The log of {copying} is the one that is loaded, copied again, and has not reached the "
-            "last loaded address yet. Nothing is loaded; repeat when it has"
-        )
-    if (others := _listed(found, "other")) and made_again != "new":
-        raise TopicMadeAgainError(
-            f"{what}. The log of {others} is not the one that is loaded: it has another batch there. Nothing "
-            "is loaded; to load it from its beginning into the same table, repeat with --made-again new. "
-            "Events that both logs hold are there twice then; `headrace audit dedupe` removes them"
-        )
-    if (unknown := _listed(found, "unknown")) and made_again is None:
-        raise TopicMadeAgainError(
-            f"{what}. Nothing shows whether the log of {unknown} is the one that is loaded: it holds no "
-            "batch that a load ended with. Nothing is loaded; repeat later if it is being copied again, with "
-            "--made-again new if it is another log, which is loaded from its beginning then, or with "
-            "--made-again copy if it is the same one"
-        )
-    begins = {"other", "unknown"} if made_again == "new" else set()
-    return tuple(sorted(partition for partition, kind in found.items() if kind in begins))
+    begun: dict[int, int] = {}
+    left: dict[Kind, list[int]] = {"copying": [], "other": [], "unknown": []}
+    for partition, compared in sorted(found.items()):
+        kind = compared.kind
+        if kind in ("same", "empty") or (kind == "unknown" and said.of(partition) == "copy"):
+            continue
+        # A copy that is on its way gets there: only somebody who names it knows that this one does not.
+        if said.of(partition, by_number=kind == "copying") == "new":
+            begun[partition] = compared.common
+        else:
+            left[kind].append(partition)
+    if not any(left.values()):
+        return begun
+    problems = [f"{_listed(partitions)} {_PROBLEMS[kind]}" for kind, partitions in left.items() if partitions]
+    raise TopicMadeAgainError(f"{topic} {ids}. Nothing is loaded: {'; '.join(problems)}")
 
 
-def _listed(found: Mapping[int, Likeness], kind: Likeness) -> str:
-    numbers = [str(partition) for partition, each in sorted(found.items()) if each == kind]
-    more = f" and {len(numbers) - LISTED_MAX} more" if len(numbers) > LISTED_MAX else ""
-    return f"partition {', '.join(numbers[:LISTED_MAX])}{more}" if numbers else ""
+_PROBLEMS: Final[Mapping[Kind, str]] = {
+    "copying": "is being copied again, and not yet up to what is loaded: wait, or, if it never gets there, "
+    "repeat with --made-again new --partition N",
+    "other": "has other batches than were loaded: repeat with --made-again new to load them, too",
+    "unknown": "cannot be compared: wait if it is being copied again; else repeat with --made-again new if "
+    "it is another log, or with --made-again copy if it is the same one",
+}
+
+
+def _listed(partitions: list[int]) -> str:
+    more = f" and {len(partitions) - LISTED_MAX} more" if len(partitions) > LISTED_MAX else ""
+    return f"partition {', '.join(map(str, partitions[:LISTED_MAX]))}{more}"

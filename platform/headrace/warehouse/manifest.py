@@ -21,8 +21,8 @@ MOVE_FORMAT: Final = 2
 """The format of moves. A headrace that does not know them must stop at one, and not complete it."""
 DEDUPE_FORMAT: Final = 3
 """The format of dedupes, for the same reason."""
-BEGUN_FORMAT: Final = 4
-"""The format of loads that begin partitions anew, for the same reason."""
+LOG_FORMAT: Final = 4
+"""The format of changes that name the topic whose addresses they have, for the same reason."""
 Kind = Literal["load", "replay", "compact", "retain", "move", "refill", "dedupe"]
 _FORMATS: Final = {"move": MOVE_FORMAT, "dedupe": DEDUPE_FORMAT}
 SUMS: Final = ("written", "deleted", "counted")
@@ -56,8 +56,14 @@ class LoadedRange:
     from_address: int
     to_address: int
     hours: tuple[HourCount, ...] = ()
-    last_crc: int | None = None
-    """The CRC of a load's last batch, by which its log is known again; None if it could not be read."""
+    marks: tuple[tuple[int, int], ...] = ()
+    """By which the log of a load is known again: of batches in it the address behind them, and the CRC."""
+    begins_at: int | None = None
+    """From this load on, the partition's addresses from here on are those of another log, which was made in
+    the place of the one before.
+    """
+    log: int = 0
+    """Of a dedupe or a replay, the log of its rows; see `DataFile.log`."""
 
     @property
     def rows(self) -> int:
@@ -106,6 +112,8 @@ class DataFile:
     """See `FileSchema`."""
     checksum: str = ""
     """The SHA-256 of its bytes, in hexadecimal digits; empty if an older headrace wrote it."""
+    log: int = 0
+    """The logs that its rows are of: those since the load of this number began one (`warehouse.lineage`)."""
 
     @property
     def schema(self) -> FileSchema:
@@ -120,6 +128,8 @@ class DeadFile:
     staged: str
     rows: int
     size_bytes: int
+    log: int = 0
+    """See `DataFile.log`."""
 
 
 @dataclass(frozen=True)
@@ -146,14 +156,17 @@ class Manifest:
     note: str = ""
     topic_id: str = ""
     """Kafka's id of the topic whose addresses are in `ranges` and `gaps`; "" if it is not known."""
-    begun: tuple[int, ...] = ()
-    """Partitions that were made again: from this load on, addresses are those of their new logs."""
     previous: str = ""
     """The digest of the manifest before it (`digest_of`): a chain, in which no earlier one can be changed."""
 
     @property
     def rows(self) -> int:
         return sum(file.rows for file in self.files)
+
+    @property
+    def begun(self) -> dict[int, int]:
+        """The partitions whose logs are other ones from this load on, and from which address on."""
+        return {each.partition: each.begins_at for each in self.ranges if each.begins_at is not None}
 
     def hours(self) -> dict[int, int]:
         """Returns the rows in new files by hour of event time."""
@@ -163,7 +176,7 @@ class Manifest:
         return dict(sorted(rows.items()))
 
     def to_json(self) -> bytes:
-        known_from = BEGUN_FORMAT if self.begun else _FORMATS.get(self.kind, FORMAT)
+        known_from = LOG_FORMAT if self.topic_id else _FORMATS.get(self.kind, FORMAT)
         data = _without_unset({"format": known_from, **asdict(self), "rows": self.rows})
         if not self.previous:
             del data["previous"]
@@ -173,12 +186,9 @@ class Manifest:
     @classmethod
     def from_json(cls, data: bytes, where: str) -> "Manifest":
         with reading(where):
-            raw = parsed(data, where, FORMAT, *_FORMATS.values(), BEGUN_FORMAT)
+            raw = parsed(data, where, FORMAT, *_FORMATS.values(), LOG_FORMAT)
             del raw["rows"], raw["hours"]
-            ranges = tuple(
-                LoadedRange(**{**loaded, "hours": tuple(HourCount(**hour) for hour in loaded["hours"])})
-                for loaded in raw.pop("ranges")
-            )
+            ranges = tuple(_range(loaded) for loaded in raw.pop("ranges"))
             made = cls(
                 ranges=ranges,
                 gaps=tuple(LoadGap(**gap) for gap in raw.pop("gaps")),
@@ -186,13 +196,18 @@ class Manifest:
                 dead_files=tuple(DeadFile(**file) for file in raw.pop("dead_files")),
                 removed=tuple(raw.pop("removed")),
                 writer_ids=tuple(raw.pop("writer_ids")),
-                begun=tuple(raw.pop("begun", ())),
                 **raw,
             )
             check(made, cls, "it")
             for hour in (hour for loaded in made.ranges for hour in loaded.hours):
                 from_hex(hour.content)
             return made
+
+
+def _range(loaded: dict[str, Any]) -> LoadedRange:
+    hours = tuple(HourCount(**hour) for hour in loaded["hours"])
+    marks = tuple((address, crc) for address, crc in loaded.get("marks", ()))
+    return LoadedRange(**{**loaded, "hours": hours, "marks": marks})
 
 
 @dataclass(frozen=True)
@@ -216,8 +231,10 @@ class TableState:
     """All rows that were ever written, by hour of Kafka timestamps, as the audit counts them."""
     counted_from: int = 0
     """The first change in `written` and `counted`: states of an older headrace do not have them."""
-    topic_id: str = ""
-    """Kafka's id of the topic that was loaded last; "" if it is not known."""
+    topic_ids: dict[int, str] = field(default_factory=dict)
+    """Kafka's id of the topic of which each partition was loaded last, if it is known."""
+    log: int = 0
+    """The last load that began a log; see `DataFile.log`."""
 
     @property
     def next_sequence(self) -> int:
@@ -227,8 +244,7 @@ class TableState:
         """Returns the state with one more change. Raises `ManifestError` if it does not follow."""
         if manifest.sequence != self.next_sequence:
             raise ManifestError(f"manifest {manifest.sequence} can't follow manifest {self.sequence}")
-        ends = {number: end for number, end in self.ends.items() if number not in manifest.begun}
-        topic_id = manifest.topic_id if manifest.topic_id and manifest.kind == "load" else self.topic_id
+        ends, topic_ids = {**self.ends, **manifest.begun}, dict(self.topic_ids)
         for gap in manifest.gaps:
             ends[gap.partition] = gap.to_address
         for loaded in manifest.ranges if manifest.kind == "load" else ():
@@ -238,6 +254,8 @@ class TableState:
                     f"{loaded.from_address}, but the log's end is {ends[loaded.partition]}"
                 )
             ends[loaded.partition] = loaded.to_address
+            if manifest.topic_id:
+                topic_ids[loaded.partition] = manifest.topic_id
         changed = dict(self.changed)
         if manifest.kind not in ("compact", "move"):
             changed.update(dict.fromkeys(manifest.hours(), manifest.sequence))
@@ -264,7 +282,8 @@ class TableState:
         if manifest.kind in ("retain", "dedupe"):
             deleted += sum(file.rows for file in gone) - manifest.rows
         sums = (dict(written), deleted, dict(counted), self.counted_from)
-        return TableState(manifest.sequence, ends, files, dead, *names, changed, *sums, topic_id)
+        log = manifest.sequence if manifest.begun else self.log
+        return TableState(manifest.sequence, ends, files, dead, *names, changed, *sums, topic_ids, log)
 
     def hours(self) -> dict[int, list[DataFile]]:
         """Returns the table's files by hour of event time, in order."""
@@ -287,7 +306,8 @@ class TableState:
             "deleted": self.deleted,
             "counted": self.counted,
             "counted_from": self.counted_from,
-            "topic_id": self.topic_id,
+            "topic_ids": self.topic_ids,
+            "log": self.log,
         }
         return json.dumps(_without_unset(data)).encode()
 
@@ -307,7 +327,8 @@ class TableState:
                 deleted=raw.get("deleted", 0),
                 counted={int(hour): rows for hour, rows in raw.get("counted", {}).items()},
                 counted_from=raw.get("counted_from", raw["sequence"] + 1),
-                topic_id=raw.get("topic_id", ""),
+                topic_ids={int(number): topic_id for number, topic_id in raw.get("topic_ids", {}).items()},
+                log=raw.get("log", 0),
             )
             check(made, cls, "it")
             return made
@@ -320,14 +341,14 @@ def digest_of(data: bytes) -> str:
 
 _UNSET: Final[tuple[tuple[str, object], ...]] = (
     *(("schema_datacenter", None), ("checksum", ""), ("content", None)),
-    *(("last_crc", None), ("topic_id", ""), ("begun", ())),
+    *(("marks", ()), ("begins_at", None), ("log", 0), ("topic_id", ""), ("topic_ids", {})),
 )
 
 
 def _without_unset(data: dict[str, Any]) -> dict[str, Any]:
-    """Leaves out what is not there, of the fields that older versions do not know: they can read the rest."""
+    """Leaves out what is not there, of the fields that older versions do not know."""
     kept = {name: value for name, value in data.items() if (name, value) not in _UNSET}
-    for name in ("files", "ranges", "hours"):
+    for name in ("files", "dead_files", "ranges", "hours"):
         if isinstance(kept.get(name), list | tuple):
             kept[name] = [_without_unset(each) for each in kept[name]]
     return kept

@@ -4,7 +4,7 @@ A load begins where the commit log ends; there is no other checkpoint.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from headrace.warehouse.manifest import LoadGap
@@ -14,7 +14,7 @@ SPLIT_SIZE_MIN_BYTES: Final = 4 << 20
 """Less is not worth a task of its own."""
 OTHER_LOG: Final = (
     "it lost records that were loaded, or its topic was made again, or this is another cluster. Nothing is "
-    "loaded; if the topic was made again, repeat with --made-again new, which loads it from its beginning"
+    "loaded; repeat with --made-again new to load what is another log now, into the same table"
 )
 _GAP_REASON: Final = "retention at the brokers"
 
@@ -70,8 +70,8 @@ class LoadPlan:
     gaps: tuple[LoadGap, ...] = ()
     topic_id: str = ""
     """Kafka's id of the topic; "" if the brokers give topics none."""
-    begun: tuple[int, ...] = ()
-    """Partitions that were made again, and are loaded from the beginning of their new logs."""
+    begun: Mapping[int, int] = field(default_factory=dict)
+    """Where logs begin that are loaded in the place of others, by partition."""
 
     @property
     def size(self) -> int:

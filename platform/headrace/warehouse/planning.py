@@ -1,25 +1,34 @@
 """Plans a load: asks the brokers for a topic's logs, and compares them with what is committed.
 
-Owns the questions; the decisions are in `plan`, and in `made_again` for a topic that was made again.
+Owns the questions; the decisions are in `plan`, and in `made_again` for a log that is not the one before.
 """
 
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from headrace.warehouse.change import TopicTable
 from headrace.warehouse.made_again import (
-    Log,
-    TopicLogs,
+    Compared,
+    Marks,
+    Said,
     TopicMadeAgainError,
-    begun_partitions,
-    likeness,
+    compare,
+    decide,
+    noted_marks,
 )
 from headrace.warehouse.manifest import TableState
-from headrace.warehouse.plan import LoadPlan, MadeAgain, plan_load
+from headrace.warehouse.plan import LoadPlan, PlannedRange, plan_load
+from headrace.warehouse.source.errors import SourceError
 from headrace.warehouse.source.metadata import MetadataClient
 from headrace.warehouse.source.options import EARLIEST, LATEST
+from headrace.warehouse.topic_logs import ENDS_ELSEWHERE, UNREADABLE, Log, TopicLogs
 
 BROKER_TIMEOUT_S: Final = 60.0
+NOTHING: Final = Said()
+BatchMarks = tuple[tuple[int, int], ...]
+"""See `LoadedRange.marks`."""
 
 
 def plan_topic(
@@ -28,7 +37,7 @@ def plan_topic(
     *,
     until_ms: int | None = None,
     accept_gap: bool = False,
-    made_again: MadeAgain | None = None,
+    said: Said = NOTHING,
 ) -> LoadPlan:
     """Plans a load on top of `state`. Writes nothing."""
     warehouse, topic = table.warehouse, table.topic
@@ -41,65 +50,124 @@ def plan_topic(
         until = metadata.offsets(dict.fromkeys(partitions, until_ms)) if until_ms is not None else {}
     found = {each[1]: Log(earliest[each], latest[each], leaders[each]) for each in partitions}
     logs = TopicLogs(warehouse, topic, topic_id, found)
-    begun = _begun(table, state, logs, made_again)
+    begun, undecided = _begun(table, state, logs, said)
     ends = {
         partition: _batch_address(logs, partition, address)
         for (_, partition), address in until.items()
         if address >= 0
     }
+    decided = {partition: log for partition, log in found.items() if partition not in undecided}
     plan = plan_load(
         topic,
-        {partition: end for partition, end in state.ends.items() if partition not in begun},
-        {partition: log.earliest for partition, log in found.items()},
-        {partition: log.latest for partition, log in found.items()},
+        {**state.ends, **begun},
+        {partition: log.earliest for partition, log in decided.items()},
+        {partition: log.latest for partition, log in decided.items()},
         until=ends,
         accept_gap=accept_gap,
     )
     for each in plan.ranges:
-        # Where the log itself begins now, it may begin within a batch.
-        if each.from_address > found[each.partition].earliest:
-            logs.check_begins_batch(each.partition, each.from_address, each.to_address)
+        logs.check_begins_batch(each.partition, each.from_address)
     return replace(plan, topic_id=topic_id, begun=begun)
 
 
 def _begun(
-    table: TopicTable, state: TableState, logs: TopicLogs, made_again: MadeAgain | None
-) -> tuple[int, ...]:
-    """Returns which partitions of a topic that was made again are loaded from their beginning."""
-    loaded = {partition: end for partition, end in state.ends.items() if end > 0}
-    if not logs.topic_id or logs.topic_id == state.topic_id:
-        return ()
-    if state.topic_id:
-        alike = likeness(logs, loaded, table.log.manifests())
-        return begun_partitions(table.topic, (state.topic_id, logs.topic_id), alike, made_again)
-    # An older headrace noted no id: only a log that cannot be loaded on is known to be another one.
-    return tuple(logs.not_loadable(loaded)) if made_again == "new" else ()
+    table: TopicTable, state: TableState, logs: TopicLogs, said: Said
+) -> tuple[dict[int, int], set[int]]:
+    """Returns where other logs begin than those that are loaded, and the partitions that are decided later,
+    because they hold nothing yet.
+    """
+    doubtful = doubtful_partitions(state, logs, said)
+    if not doubtful:
+        return {}, set()
+    marks = noted_marks(table.log.manifests())
+    found: dict[int, Compared] = {}
+    for partition, went_back in doubtful.items():
+        compared = compare(logs, partition, state.ends[partition], marks.get(partition, Marks()))
+        found[partition] = replace(compared, kind="other") if went_back else compared
+    before = {state.topic_ids[each] for each in doubtful if each in state.topic_ids} - {logs.topic_id}
+    what = "has other logs than were loaded"
+    if before:
+        what = (
+            f"was deleted and made again: id {', '.join(sorted(before))} is loaded, {logs.topic_id} is there"
+        )
+    begun = decide(table.topic, what, found, said)
+    return begun, {partition for partition, each in found.items() if each.kind == "empty"}
 
 
-def last_crcs(table: TopicTable, plan: LoadPlan) -> dict[int, int | None]:
-    """Returns the CRC of each range's last batch. Raises `TopicMadeAgainError` if the topic that was read is
-    not the one that was planned.
+def doubtful_partitions(state: TableState, logs: TopicLogs, said: Said) -> dict[int, bool]:
+    """Returns the partitions whose logs may not be those that are loaded, each with whether it went back: it
+    ends before the last loaded address, or has no batch that begins there. Raises `SourceError`.
+
+    Ids tell topics apart. Where one is not known, and within one topic, a log is doubted if an operator says
+    that it is another one, and it, or another partition without an id, went back.
+    """
+    doubtful: dict[int, bool] = {}
+    nameless: dict[int, bool] = {}
+    for partition, end in state.ends.items():
+        if end == 0:
+            continue
+        before = state.topic_ids.get(partition, "")
+        is_named = bool(before and logs.topic_id)
+        if is_named and before != logs.topic_id:
+            doubtful[partition] = False
+        elif said.what == "new":
+            went_back = partition not in logs.logs or not logs.begins_batch(partition, end)
+            if not is_named:
+                nameless[partition] = went_back
+            elif went_back:
+                doubtful[partition] = True
+    return {**doubtful, **(nameless if any(nameless.values()) else {})}
+
+
+def read_marks(table: TopicTable, plan: LoadPlan, state: TableState) -> dict[int, BatchMarks]:
+    """Returns what is noted of each range, to know its log again (`LoadedRange.marks`). Raises
+    `TopicMadeAgainError` if the topic that was read is not the one that was planned.
     """
     with MetadataClient(table.warehouse.servers, BROKER_TIMEOUT_S) as metadata:
         leaders = metadata.leaders([table.topic])
-        logs = TopicLogs(
-            table.warehouse,
-            table.topic,
-            metadata.topic_id(table.topic),
-            {
-                each.partition: Log(-1, each.to_address, leaders[table.topic, each.partition])
-                for each in plan.ranges
-                if (table.topic, each.partition) in leaders
-            },
-        )
-        crcs = {each.partition: logs.last_crc(each.partition, each.to_address) for each in plan.ranges}
+        found = {
+            each.partition: Log(each.from_address, each.to_address, leaders[table.topic, each.partition])
+            for each in plan.ranges
+            if (table.topic, each.partition) in leaders
+        }
+        logs = TopicLogs(table.warehouse, table.topic, plan.topic_id, found)
+        marks: dict[int, BatchMarks] = {}
+        for each in (each for each in plan.ranges if each.partition in found):
+            is_first = each.partition in plan.begun or each.partition not in state.ends
+            marks[each.partition] = tuple(_marks(logs, each, is_first=is_first))
         # After all that was read of it: an id never comes back.
         if metadata.topic_id(table.topic) != plan.topic_id:
             raise TopicMadeAgainError(
                 f"{table.topic} was deleted and made again while it was loaded; nothing was committed, "
                 "repeat the load"
             )
-    return crcs
+    return marks
+
+
+def _marks(logs: TopicLogs, planned: PlannedRange, *, is_first: bool) -> Iterator[tuple[int, int]]:
+    """Yields the marks of a range; none where a batch cannot be read."""
+    start, end = planned.from_address, planned.to_address
+    with suppress(SourceError):
+        if is_first:
+            header, problem = logs.first_batch(planned.partition, start, end) or (None, "")
+            if header is not None and not problem:
+                yield header.next_offset, header.crc
+        crc = logs.crc_before(planned.partition, end)
+        if crc not in (UNREADABLE, ENDS_ELSEWHERE):
+            yield end, crc
+
+
+def check_is_loaded(
+    metadata: MetadataClient, topic: str, state: TableState, partitions: Iterable[int]
+) -> None:
+    """Raises `TopicMadeAgainError` unless the topic is the one of which these partitions are loaded."""
+    topic_id = metadata.topic_id(topic)
+    others = {state.topic_ids.get(each, "") for each in partitions} - {"", topic_id}
+    if topic_id and others:
+        raise TopicMadeAgainError(
+            f"{topic} was deleted and made again: id {', '.join(sorted(others))} is loaded, {topic_id} is "
+            "there. What the table lacks of it cannot be read again; load the topic first"
+        )
 
 
 def _batch_address(logs: TopicLogs, partition: int, address: int) -> int:

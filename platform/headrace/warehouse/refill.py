@@ -29,16 +29,17 @@ from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.errors import HdfsMissingError
 from headrace.warehouse.hdfs.remote_file import RemoteFile
 from headrace.warehouse.layout import HOUR_MS, hour_name
+from headrace.warehouse.lineage import ALL, Lineage
 from headrace.warehouse.loading import (
-    BROKER_TIMEOUT_S,
     data_files,
     file_schema,
     stage_planned,
     writer_ids,
 )
-from headrace.warehouse.made_again import present_ranges
-from headrace.warehouse.manifest import DataFile, HourCount, LoadedRange, Manifest, TableState
+from headrace.warehouse.made_again import TopicMadeAgainError
+from headrace.warehouse.manifest import DataFile, DeadFile, HourCount, LoadedRange, Manifest, TableState
 from headrace.warehouse.plan import PlannedRange
+from headrace.warehouse.planning import BROKER_TIMEOUT_S, check_is_loaded
 from headrace.warehouse.schemas import subject_of
 from headrace.warehouse.source.metadata import MetadataClient
 from headrace.warehouse.source.options import EARLIEST
@@ -78,8 +79,7 @@ class _Hour:
     """An hour before a refill: its sound files, the others, and the addresses that it was loaded from."""
 
     hour_ms: int
-    sound: Mapping[str, int]
-    """Path → size in bytes."""
+    sound: tuple[DataFile, ...]
     unsound: tuple[DataFile, ...]
     ranges: tuple[PlannedRange, ...]
 
@@ -137,38 +137,39 @@ def refill_topic(
 
 def _refill(spark: "SparkSession", table: TopicTable, hour_ms: int, subject: str) -> RefillResult:
     state, manifests = table.log.state(), table.log.manifests()
+    lineage = Lineage(manifests)
     if _is_retained(table, manifests, hour_ms):
         # All that was deleted would be missing, and be reported a second time.
         gone = f"retention has deleted rows of {hour_name(hour_ms)}: none is brought again"
         return RefillResult(table.topic, hour_ms, problem=gone)
-    hour = _hour(table, state, manifests, hour_ms)
-    if hour.unsound and (partitions := _of_earlier_logs(manifests, hour_ms)):
-        # Nobody knows which rows of the files were theirs.
-        gone = (
-            f"{hour_name(hour_ms)} has rows of an earlier log of partition {partitions}, which was deleted "
-            "and made again: what its files held cannot be read again; restore them"
-        )
+    try:
+        hour = _hour(table, state, lineage, hour_ms)
+    except TopicMadeAgainError as error:
+        return RefillResult(table.topic, hour_ms, problem=str(error))
+    gone = _gone(lineage, hour, manifests)
+    if gone or not hour.ranges:
         return RefillResult(table.topic, hour_ms, problem=gone)
-    if not hour.ranges:
-        gone = f"the log no longer holds the addresses that {hour_name(hour_ms)} was loaded from"
-        return RefillResult(table.topic, hour_ms, problem=gone if hour.unsound else "")
     change = Change(table, "refill")
     with change.discarded_on_error():
         staged = stage_planned(spark, change, hour.ranges, subject)
-        letters = _letters(table, state)
-        missing = _missing(change, hour, [file for file in staged.files if _is_of(file, hour_ms)], letters)
+        with MetadataClient(table.warehouse.servers, BROKER_TIMEOUT_S) as metadata:
+            # After all that was read: an id never comes back.
+            check_is_loaded(metadata, table.topic, state, (each.partition for each in hour.ranges))
+        letters = _letters(table, state, lineage)
+        of_hour = [file for file in staged.files if _is_of(file, hour_ms)]
+        missing = _missing(change, hour, of_hour, letters, lineage)
         lost_rows = sum(file.rows for file in hour.unsound)
         rows = sum(file.count.rows for file in missing)
         if rows < lost_rows or not rows:
             table.hdfs.delete(change.staging)
             problem = f"only {rows} of {lost_rows} missing rows are still in the log; nothing was changed"
             return RefillResult(table.topic, hour_ms, problem=problem if rows < lost_rows else "")
-        ranges = _reported(table.hdfs, hour, staged.files, missing, letters, table.log.manifests())
+        ranges = _reported(table.hdfs, hour, staged.files, missing, letters, lineage)
     removed = tuple(file.path for file in hour.unsound)
     files_before = {file.path for file in state.hours().get(hour_ms, [])}
 
     def rebase(now: TableState) -> Manifest:
-        if {file.path for file in now.hours().get(hour_ms, [])} != files_before:
+        if now.log != state.log or {file.path for file in now.hours().get(hour_ms, [])} != files_before:
             raise CommitConflictError(
                 f"{table.topic}, {hour_name(hour_ms)}: another change was committed first; nothing is "
                 "duplicated, repeat the repair"
@@ -181,15 +182,29 @@ def _refill(spark: "SparkSession", table: TopicTable, hour_ms: int, subject: str
                 for each in ranges
                 for end in (now.ends.get(each.partition, 0),)
             ),
-            files=data_files(table.paths, now.next_sequence, missing, schema),
+            files=data_files(table.paths, now.next_sequence, missing, schema, now.log),
             removed=removed,
             schema_id=schema.schema_id,
             schema_datacenter=schema.datacenter,
             writer_ids=writer_ids(missing),
+            topic_id=lineage.topic_id(now.log),
         )
 
     manifest = change.commit(rebase)
     return RefillResult(table.topic, hour_ms, manifest.sequence, rows, removed, "", manifest.hours())
+
+
+def _gone(lineage: Lineage, hour: _Hour, manifests: Iterable[Manifest]) -> str:
+    """Returns why no log holds what the hour's unsound files had; "" if one may."""
+    if partitions := _of_earlier_logs(lineage, hour, manifests):
+        # Nobody knows which rows of the files were theirs.
+        return (
+            f"files of {hour_name(hour.hour_ms)} may have had rows of an earlier log of partition "
+            f"{partitions}, which nobody can read again: restore these files from the trash or a backup"
+        )
+    if hour.unsound and not hour.ranges:
+        return f"the log no longer holds the addresses that {hour_name(hour.hour_ms)} was loaded from"
+    return ""
 
 
 def _is_retained(table: TopicTable, manifests: Iterable[Manifest], hour_ms: int) -> bool:
@@ -198,17 +213,19 @@ def _is_retained(table: TopicTable, manifests: Iterable[Manifest], hour_ms: int)
     return any(table.paths.hour_of(path) == hour_ms for path in deleted)
 
 
-def _hour(table: TopicTable, state: TableState, manifests: Iterable[Manifest], hour_ms: int) -> _Hour:
+def _hour(table: TopicTable, state: TableState, lineage: Lineage, hour_ms: int) -> _Hour:
+    """Raises `TopicMadeAgainError` if the topic is not the one that is loaded."""
     unsound = tuple(file for file, _ in unsound_files(table, state, hour_ms))
     wrong = {file.path for file in unsound}
-    files = state.hours().get(hour_ms, [])
-    sound = {file.path: file.size_bytes for file in files if file.path not in wrong}
+    sound = tuple(file for file in state.hours().get(hour_ms, []) if file.path not in wrong)
     spans: dict[int, tuple[int, int]] = {}
-    for manifest, loaded in present_ranges(manifests):
+    for manifest, loaded in lineage.present():
         if manifest.kind == "load" and _may_have(manifest, hour_ms):
             low, high = spans.get(loaded.partition, (loaded.from_address, loaded.to_address))
             spans[loaded.partition] = (min(low, loaded.from_address), max(high, loaded.to_address))
     with MetadataClient(table.warehouse.servers, BROKER_TIMEOUT_S) as metadata:
+        if spans:
+            check_is_loaded(metadata, table.topic, state, spans)
         earliest = metadata.offsets(dict.fromkeys([(table.topic, each) for each in spans], EARLIEST))
     ranges = tuple(
         PlannedRange(partition, max(low, earliest[table.topic, partition]), high)
@@ -218,15 +235,16 @@ def _hour(table: TopicTable, state: TableState, manifests: Iterable[Manifest], h
     return _Hour(hour_ms, sound, unsound, ranges)
 
 
-def _of_earlier_logs(manifests: Sequence[Manifest], hour_ms: int) -> str:
-    """Returns the partitions that were made again after a load of this hour, by commas."""
-    present = {(manifest.sequence, loaded.partition) for manifest, loaded in present_ranges(manifests)}
+def _of_earlier_logs(lineage: Lineage, hour: _Hour, manifests: Iterable[Manifest]) -> str:
+    """Returns the partitions, by commas, of which the hour's unsound files may have rows of a log that is
+    there no more.
+    """
+    loads = {manifest.sequence: manifest for manifest in manifests if manifest.kind == "load"}
     found = {
         loaded.partition
-        for manifest in manifests
-        if manifest.kind == "load" and _may_have(manifest, hour_ms)
-        for loaded in manifest.ranges
-        if (manifest.sequence, loaded.partition) not in present
+        for manifest, loaded in lineage.earlier()
+        if _may_have(loads[manifest.sequence], hour.hour_ms)
+        if any(lineage.below(loaded.partition, file.log) < ALL for file in hour.unsound)
     }
     return ", ".join(map(str, sorted(found)))
 
@@ -250,22 +268,25 @@ def _is_of(file: StagedFile, hour_ms: int) -> bool:
     return not file.is_dead and file.hour_number * HOUR_MS == hour_ms
 
 
-def _letters(table: TopicTable, state: TableState) -> dict[int, Any]:
-    """Returns the offsets of the table's dead letters, by partition, as sorted arrays."""
+def _letters(table: TopicTable, state: TableState, lineage: Lineage) -> dict[int, Any]:
+    """Returns the offsets of dead letters of the logs that are loaded now, by partition, as sorted arrays."""
     found: dict[int, list[Any]] = {}
     for file in state.dead_files.values():
         try:
-            _add_offsets(found, table.hdfs, file.path, file.size_bytes)
+            _add_offsets(found, table.hdfs, file, lineage)
         except (NotParquetError, HdfsMissingError) as error:
             # No replay can bring its letters either.
             _log.warning("%s", error)
     return _sorted(found)
 
 
-def _add_offsets(found: dict[int, list[Any]], hdfs: HdfsClient, path: str, size_bytes: int) -> None:
-    addresses = read_addresses(hdfs, path, size_bytes)
-    for partition in np.unique(addresses.partitions):
-        found.setdefault(int(partition), []).append(addresses.offsets[addresses.partitions == partition])
+def _add_offsets(
+    found: dict[int, list[Any]], hdfs: HdfsClient, file: DataFile | DeadFile, lineage: Lineage
+) -> None:
+    addresses = read_addresses(hdfs, file.path, file.size_bytes)
+    for partition in map(int, np.unique(addresses.partitions)):
+        offsets = addresses.offsets[addresses.partitions == partition]
+        found.setdefault(partition, []).append(offsets[offsets < lineage.below(partition, file.log)])
 
 
 def _sorted(found: Mapping[int, list[Any]]) -> dict[int, Any]:
@@ -273,13 +294,17 @@ def _sorted(found: Mapping[int, list[Any]]) -> dict[int, Any]:
 
 
 def _missing(
-    change: Change, hour: _Hour, staged: Sequence[StagedFile], letters: Mapping[int, Any]
+    change: Change,
+    hour: _Hour,
+    staged: Sequence[StagedFile],
+    letters: Mapping[int, Any],
+    lineage: Lineage,
 ) -> list[StagedFile]:
     """Returns staged files of the rows that no sound file has; rewrites those of which it has some."""
     hdfs = change.table.hdfs
     held: dict[int, list[Any]] = {partition: [offsets] for partition, offsets in letters.items()}
-    for path, size_bytes in hour.sound.items():
-        _add_offsets(held, hdfs, path, size_bytes)
+    for sound in hour.sound:
+        _add_offsets(held, hdfs, sound, lineage)
     for partition, removed in removed_offsets(change.table.log.manifests()).items():
         held.setdefault(partition, []).append(removed)
     known = _sorted(held)
@@ -326,7 +351,7 @@ def _reported(
     staged: Iterable[StagedFile],
     missing: Iterable[StagedFile],
     letters: Mapping[int, Any],
-    manifests: Iterable[Manifest],
+    lineage: Lineage,
 ) -> tuple[LoadedRange, ...]:
     """Returns what the audit has not heard of: the rows that were in no load's report.
 
@@ -336,7 +361,7 @@ def _reported(
     brought = _rows_of(file.count for file in missing)
     if hour.unsound:
         held = _rows_of(_without(hdfs, file, letters) for file in staged if not file.is_dead)
-        said = _said(manifests, {place[0] for place in held})
+        said = _said(lineage, {place[0] for place in held})
         brought = {
             place: min(brought.get(place, 0), max(0, held[place] - said.get(place, 0))) for place in held
         }
@@ -365,12 +390,11 @@ def _rows_of(counts: Iterable[FileCount]) -> dict[Place, int]:
     return rows
 
 
-def _said(manifests: Iterable[Manifest], partitions: Collection[int]) -> dict[Place, int]:
+def _said(lineage: Lineage, partitions: Collection[int]) -> dict[Place, int]:
     said: dict[Place, int] = {}
-    for manifest in manifests:
-        for loaded in manifest.ranges:
-            if loaded.partition in partitions:
-                for count in loaded.hours:
-                    place = (loaded.partition, count.hour_ms)
-                    said[place] = said.get(place, 0) + count.rows
+    for _, loaded in lineage.present():
+        if loaded.partition in partitions:
+            for count in loaded.hours:
+                place = (loaded.partition, count.hour_ms)
+                said[place] = said.get(place, 0) + count.rows
     return said

@@ -4,6 +4,7 @@ Owns which dead letters are read again, and how. Those that still can't be decod
 their current reason. The report to the audit moves the others from its dead letters to its rows.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from headrace.warehouse.decode import (
     TIMESTAMP_COLUMN,
     table_rows,
 )
+from headrace.warehouse.lineage import Lineage
 from headrace.warehouse.loading import LoadError, data_files, dead_letter_files, file_schema, writer_ids
 from headrace.warehouse.manifest import DeadFile, HourCount, LoadedRange, Manifest, TableState
 from headrace.warehouse.schemas import TopicSchemas, WriterSchema, subject_of, with_writers
@@ -71,7 +73,29 @@ class _StagedRows:
 def replay_topic(spark: "SparkSession", table: TopicTable, *, subject: str | None = None) -> ReplayResult:
     """Loads the topic's dead letters again. Safe to repeat and to kill; loads may run concurrently."""
     table.log.complete_all(table.publish)
-    old = list(table.log.state().dead_files.values())
+    # Letters of several logs may have the same addresses: one change for each.
+    logs = sorted({file.log for file in table.log.state().dead_files.values()})
+    done = [_replay(spark, table, log, subject) for log in logs]
+    return _together(table.topic, done)
+
+
+def _together(topic: str, done: Sequence[ReplayResult]) -> ReplayResult:
+    hours: Counter[int] = Counter()
+    for each in done:
+        hours.update(each.hours)
+    changed = [each.sequence for each in done if each.sequence is not None]
+    return ReplayResult(
+        topic,
+        changed[-1] if changed else None,
+        sum(each.rows for each in done),
+        sum(each.still_dead for each in done),
+        dict(hours),
+    )
+
+
+def _replay(spark: "SparkSession", table: TopicTable, log: int, subject: str | None) -> ReplayResult:
+    """Loads the letters of one log again (`DeadFile.log`)."""
+    old = [file for file in table.log.state().dead_files.values() if file.log == log]
     if not old:
         return ReplayResult(table.topic)
     wanted = sum(file.rows for file in old)
@@ -82,7 +106,7 @@ def replay_topic(spark: "SparkSession", table: TopicTable, *, subject: str | Non
     if staged.rows == 0:
         table.hdfs.delete(change.staging)
         return ReplayResult(table.topic, still_dead=wanted)
-    manifest = _commit(change, staged, old)
+    manifest = _commit(change, staged, old, log)
     return ReplayResult(table.topic, manifest.sequence, staged.rows, wanted - staged.rows, manifest.hours())
 
 
@@ -129,8 +153,9 @@ def _stage_rows(change: Change, raw: "DataFrame", wanted: int, share: Share, sub
     return staged
 
 
-def _commit(change: Change, staged: _Staged, old: Sequence[DeadFile]) -> Manifest:
+def _commit(change: Change, staged: _Staged, old: Sequence[DeadFile], log: int) -> Manifest:
     table, schema = change.table, file_schema(staged.reader)
+    topic_id = Lineage(table.log.manifests()).topic_id(log)
     removed = tuple(file.path for file in old)
 
     def rebase(now: TableState) -> Manifest:
@@ -138,19 +163,20 @@ def _commit(change: Change, staged: _Staged, old: Sequence[DeadFile]) -> Manifes
             raise CommitConflictError(f"{table.topic}: another replay was committed first; nothing changed")
         return replace(
             change.manifest(now),
-            ranges=replayed_ranges(now, staged.alive),
-            files=data_files(table.paths, now.next_sequence, staged.alive, schema),
-            dead_files=dead_letter_files(table.paths, now.next_sequence, staged.dead),
+            ranges=replayed_ranges(now, staged.alive, log),
+            files=data_files(table.paths, now.next_sequence, staged.alive, schema, log),
+            dead_files=dead_letter_files(table.paths, now.next_sequence, staged.dead, log),
             removed=removed,
             schema_id=schema.schema_id,
             schema_datacenter=schema.datacenter,
             writer_ids=writer_ids(staged.alive),
+            topic_id=topic_id,
         )
 
     return change.commit(rebase)
 
 
-def replayed_ranges(now: TableState, alive: Sequence[StagedFile]) -> tuple[LoadedRange, ...]:
+def replayed_ranges(now: TableState, alive: Sequence[StagedFile], log: int = 0) -> tuple[LoadedRange, ...]:
     """Returns the ranges to report: empty, with the dead letters that became rows. Pure."""
     counts: dict[int, dict[int, list[int]]] = {}
     for group in (group for file in alive for group in file.count.groups):
@@ -167,6 +193,7 @@ def replayed_ranges(now: TableState, alive: Sequence[StagedFile]) -> tuple[Loade
                 HourCount(hour, rows, distinct, -rows, hex_of(NO_BATCHES))
                 for hour, (rows, distinct) in sorted(hours.items())
             ),
+            log=log,
         )
         for partition, hours in sorted(counts.items())
     )

@@ -8,7 +8,13 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from headrace.audit.topic.doubled import RUNS_PER_RECORD_MAX, DoubledRecord, DoubledRun
-from headrace.audit.topic.load_report import AcceptedGapRecord, LoadedHour, LoadedPartition, LoadReport
+from headrace.audit.topic.load_report import (
+    NOT_BEGUN,
+    AcceptedGapRecord,
+    LoadedHour,
+    LoadedPartition,
+    LoadReport,
+)
 from headrace.audit.topic.records import ANALYSIS_AUDIT_TOPIC, AuditRecord
 from headrace.audit.topic.said_of_tables import PROBLEMS_PER_RECORD_MAX, VerifiedRecord
 from headrace.warehouse.commitlog import Publish
@@ -98,6 +104,7 @@ def load_report(manifest: Manifest) -> LoadReport | None:
                 ),
                 # A refill from the copy reads addresses that a load consumed, and names none.
                 manifest.kind == "refill" and loaded.from_address < loaded.to_address,
+                NOT_BEGUN if loaded.begins_at is None else loaded.begins_at,
             )
             for loaded in manifest.ranges
         ),

@@ -11,7 +11,7 @@ is there, with its size, is compared for all.
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -34,7 +34,7 @@ from headrace.warehouse.counting import (
 from headrace.warehouse.doubles import Doubles, find_doubles
 from headrace.warehouse.hdfs.errors import HdfsMissingError
 from headrace.warehouse.layout import HOUR_MS, hour_name
-from headrace.warehouse.made_again import shared_hours
+from headrace.warehouse.lineage import Lineage
 from headrace.warehouse.manifest import DataFile, Manifest, TableState
 from headrace.warehouse.seal_checks import problems_of_seals
 from headrace.warehouse.verify_ranges import otherwise_reported, outside_of_ranges
@@ -115,7 +115,9 @@ def _verified(table: TopicTable, audit_store: str | None, checked: str, suspects
     problems += [each.text for each in beside]
     counts, of_files = _count_all(table, state, present, hours)
     problems += [each.text for each in of_files]
-    problems += _repeated(table, counts, present, shared_hours(manifests))
+    problems += _repeated(
+        table, counts, present, {path: file.log for path, file in state.files.items()}, Lineage(manifests)
+    )
     problems += _unbalanced(manifests)
     problems += problems_of_seals(table.hdfs, table.paths, manifests, state, hours)
     problems += outside_of_ranges(manifests, counts)
@@ -257,25 +259,22 @@ def _repeated(
     table: TopicTable,
     counts: Iterable[FileCount],
     sizes: Mapping[str, int],
-    shared: Collection[tuple[int, int]],
+    logs: Mapping[str, int],
+    lineage: Lineage,
 ) -> list[str]:
-    """Compares the offsets of rows, but for those places whose rows are of several logs (`shared`)."""
-    groups = [
-        group
-        for count in counts
-        for group in count.groups
-        if (group.partition, group.timestamp_hour_ms) not in shared
-    ]
+    """Compares the offsets of rows of one log. `logs`: see `DataFile.log`, by path."""
+    groups = [group for count in counts for group in count.groups]
     problems = [
         f"{group.path} holds {group.rows - group.distinct_offsets} rows of partition {group.partition} "
         "more than once"
         for group in groups
         if group.rows != group.distinct_offsets
     ]
-    by_place: dict[tuple[int, int], list[GroupCount]] = {}
+    by_place: dict[tuple[int, int, int], list[GroupCount]] = {}
     for group in groups:
-        by_place.setdefault((group.partition, group.timestamp_hour_ms), []).append(group)
-    for (partition, hour_ms), found in sorted(by_place.items()):
+        number = lineage.number(group.partition, logs.get(group.path, 0))
+        by_place.setdefault((group.partition, group.timestamp_hour_ms, number), []).append(group)
+    for (partition, hour_ms, _), found in sorted(by_place.items()):
         if not may_repeat(found):
             continue
         paths = sorted({group.path for group in found})

@@ -5,17 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, func, select
+from sqlalchemy import ColumnElement, Connection, Table, select
 
 from headrace.audit.counting.partition_counter import SourcePartition
 from headrace.audit.evidence import LoadedContent, ReportedGap, WrittenRows
 from headrace.audit.intervals import Interval, union
 from headrace.audit.store import tables
-
-_KEY: Final = ("warehouse", "topic", "load_sequence", "log_partition")
-_LOAD: Final = ("warehouse", "topic", "load_sequence")
 
 
 class LoadedRanges(NamedTuple):
@@ -28,11 +25,21 @@ class LoadedRanges(NamedTuple):
     unreported: list[Interval]
 
 
+class _Load(NamedTuple):
+    """What a load consumed of a partition of the analysis cluster."""
+
+    sequence: int
+    start: int
+    end: int
+    from_source: bool
+
+
 class TopicLoads:
     """The loads of a topic into one warehouse, by the source partition of what they read.
 
     `sources`: (partition of the analysis cluster, id of its topic there, or "") → source partition. An
-    analysis topic that was made again is another one: its addresses are other records'.
+    analysis topic that was made again is another one: its addresses are other records'. A load that says that
+    it begins another log takes the place of earlier loads of the same source behind that address.
     """
 
     def __init__(
@@ -45,83 +52,131 @@ class TopicLoads:
         self._connection = connection
         self._warehouse, self._topic = warehouse, topic
         self._sources = sources
-        self._named = {partition for partition, topic_id in sources if topic_id}
-        named = tables.load_topics
+        self._named: defaultdict[int, set[str]] = defaultdict(set)
+        for partition, topic_id in sources:
+            if topic_id:
+                self._named[partition].add(topic_id)
+        named, begins = tables.load_topics, tables.load_begins
         query = select(named.c.load_sequence, named.c.log_topic_id).where(*self._where(named))
-        self._topic_ids: dict[int, str] = dict(connection.execute(query).tuples().all())
-        # Loads of an older headrace name no topic: it is the one that the next load went on with.
-        self._first_id = self._topic_ids[min(self._topic_ids)] if self._topic_ids else ""
+        self._topic_ids: dict[int, str] = {
+            row.load_sequence: row.log_topic_id for row in connection.execute(query)
+        }
+        self._begun: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        for row in connection.execute(select(begins).where(*self._where(begins))):
+            self._begun[row.log_partition].append((row.load_sequence, row.begins_at))
+        self._loads = self._read()
+        self._sources_of_loads: dict[tuple[int, int], SourcePartition | None] = {}
 
     def rows(self, *where: ColumnElement[bool]) -> dict[tuple[SourcePartition, int], WrittenRows]:
         """Returns the rows by source and hour (ms). `where`: conditions on `load_rows`."""
-        table, named = tables.load_rows, tables.load_topics
-        group = (table.c.log_partition, named.c.log_topic_id, table.c.hour_ms)
-        sums = (func.sum(table.c[name]) for name in WrittenRows._fields)
-        same = and_(*(table.c[name] == named.c[name] for name in _LOAD))
-        query = select(*group, *sums).join(named, same, isouter=True).where(*self._where(table), *where)
+        table = tables.load_rows
+        group = (table.c.log_partition, table.c.load_sequence, table.c.hour_ms)
+        values = (table.c[name] for name in WrittenRows._fields)
+        query = select(*group, *values).where(*self._where(table), *where)
         found: dict[tuple[SourcePartition, int], WrittenRows] = {}
-        for log_partition, topic_id, hour_ms, *counts in self._connection.execute(query.group_by(*group)):
-            if source := self._source(log_partition, topic_id):
-                known = found.get((source, hour_ms), WrittenRows())
-                added = (int(count) + before for count, before in zip(counts, known, strict=True))
-                found[source, hour_ms] = WrittenRows(*added)
+        for row in self._connection.execute(query):
+            if source := self._counted(row.log_partition, row.load_sequence):
+                known = found.get((source, row.hour_ms), WrittenRows())
+                added = (getattr(row, name) + getattr(known, name) for name in WrittenRows._fields)
+                found[source, row.hour_ms] = WrittenRows(*added)
         return found
 
     def contents(self, *where: ColumnElement[bool]) -> Iterator[tuple[SourcePartition, int, LoadedContent]]:
         """Yields (source, hour in ms, content) of each load. `where`: conditions on `load_rows`."""
-        rows, ranges = tables.load_rows, tables.load_ranges
-        columns = (
-            rows.c.log_partition,
-            rows.c.load_sequence,
-            rows.c.hour_ms,
-            ranges.c.from_address,
-            ranges.c.to_address,
-            rows.c.distinct_offsets + rows.c.dead_lettered,
-            rows.c.content,
-        )
-        same = and_(*(rows.c[name] == ranges.c[name] for name in _KEY))
-        query = select(*columns).join(ranges, same).where(*self._where(rows), *where)
-        for log_partition, sequence, hour_ms, *values in self._connection.execute(query):
-            if source := self._source(log_partition, self._topic_ids.get(sequence)):
-                yield source, hour_ms, LoadedContent(*values)
+        rows = tables.load_rows
+        names = ("log_partition", "load_sequence", "hour_ms")
+        columns: list[ColumnElement[Any]] = [rows.c[name] for name in names]
+        columns += [rows.c.distinct_offsets + rows.c.dead_lettered, rows.c.content]
+        query = select(*columns).where(*self._where(rows), *where)
+        for log_partition, sequence, hour_ms, count, content in self._connection.execute(query):
+            if source := self._counted(log_partition, sequence):
+                load = self._loads[log_partition][sequence]
+                yield source, hour_ms, LoadedContent(load.start, load.end, count, content)
 
     def ranges(self) -> Iterator[tuple[SourcePartition, LoadedRanges]]:
         """Yields (source, ranges)."""
-        table = tables.load_ranges
-        names = ("log_partition", "load_sequence", "from_address", "to_address", "from_source")
-        # Of a year: thousands of rows, of which tuples are read much faster.
-        query = select(*(table.c[name] for name in names)).where(*self._where(table))
-        by_source: defaultdict[SourcePartition, list[tuple[int, int, int, bool]]] = defaultdict(list)
-        known: set[int] = set()
-        for log_partition, sequence, *load in self._connection.execute(query).all():
-            known.add(sequence)
-            if source := self._source(log_partition, self._topic_ids.get(sequence)):
-                by_source[source].append((sequence, *load))
-        numbers = sorted(known)
-        for source, loads in by_source.items():
-            cover = union([(start, end) for _, start, end, _ in loads])
-            found = LoadedRanges(cover, [(start, end) for _, start, end, taken in loads if taken], [])
+        by_source: defaultdict[SourcePartition, list[_Load]] = defaultdict(list)
+        for log_partition, loads in self._loads.items():
+            for load in loads.values():
+                if source := self._counted(log_partition, load.sequence):
+                    by_source[source].append(load)
+        numbers = sorted({sequence for loads in self._loads.values() for sequence in loads})
+        for source, found in by_source.items():
+            cover = union([(load.start, load.end) for load in found])
+            ranges = LoadedRanges(cover, [(load.start, load.end) for load in found if load.from_source], [])
             if len(cover) > 1:
-                of_copy = (load[:3] for load in loads if not load[3])
-                found.unreported.extend(unreported_between(of_copy, numbers))
-            yield source, found
+                of_copy = (load[:3] for load in found if not load.from_source)
+                ranges.unreported.extend(unreported_between(of_copy, numbers))
+            yield source, ranges
 
     def gaps(self) -> Iterator[tuple[SourcePartition, ReportedGap]]:
         """Yields (source, addresses that an operator let a load skip)."""
         for table in (tables.load_gaps, tables.load_topic_gaps):
             for row in self._connection.execute(select(table).where(*self._where(table))):
-                topic_id = getattr(row, "log_topic_id", None)
-                if source := self._source(row.log_partition, topic_id):
+                topic_id = getattr(row, "log_topic_id", "")
+                if source := self._source(row.log_partition, topic_id or self._earlier_id(row.log_partition)):
                     yield source, ReportedGap(row.from_address, row.to_address, row.reason)
+
+    def _read(self) -> dict[int, dict[int, _Load]]:
+        """Returns log partition → number of the load → what it consumed."""
+        table = tables.load_ranges
+        names = ("log_partition", "load_sequence", "from_address", "to_address", "from_source")
+        query = select(*(table.c[name] for name in names)).where(*self._where(table))
+        found: defaultdict[int, dict[int, _Load]] = defaultdict(dict)
+        # Of a year: thousands of rows, of which tuples are read much faster.
+        for row in self._connection.execute(query).all():
+            found[row[0]][row[1]] = _Load(*row[1:])
+        return found
 
     def _where(self, table: Table) -> tuple[ColumnElement[bool], ...]:
         return table.c.warehouse == self._warehouse, table.c.topic == self._topic
 
-    def _source(self, log_partition: int, topic_id: str | None) -> SourcePartition | None:
-        """Returns the source of what a load read from a partition; None if no auditor has named it yet."""
-        named = self._sources.get((log_partition, topic_id or self._first_id))
-        if named or (log_partition in self._named and (topic_id or self._first_id)):
-            return named
+    def _counted(self, log_partition: int, sequence: int) -> SourcePartition | None:
+        """Returns the source of what a load read from a partition; None if no auditor has named it yet, and
+        if a later load begins another log of the same source there.
+        """
+        key = (log_partition, sequence)
+        if key not in self._sources_of_loads:
+            self._sources_of_loads[key] = self._count(log_partition, sequence)
+        return self._sources_of_loads[key]
+
+    def _count(self, log_partition: int, sequence: int) -> SourcePartition | None:
+        load = self._loads.get(log_partition, {}).get(sequence)
+        source = self._source(log_partition, self._topic_id(log_partition, sequence))
+        if load is None or source is None:
+            return None
+        for later, begins_at in self._begun.get(log_partition, ()):
+            if sequence < later and load.start >= begins_at:
+                same = self._source(log_partition, self._topic_id(log_partition, later))
+                if same == source:
+                    return None
+        return source
+
+    def _topic_id(self, log_partition: int, sequence: int) -> str:
+        return self._topic_ids.get(sequence) or self._earlier_id(log_partition)
+
+    def _earlier_id(self, log_partition: int) -> str:
+        """Returns the topic's id for loads of an older headrace, which name none: that of the next load,
+        which went on with their log. If that one begins another log, theirs is of the only other topic that
+        an auditor has named; "?" if there is none, or several.
+        """
+        if not self._topic_ids:
+            return ""
+        first = min(self._topic_ids)
+        begun = [sequence for sequence, _ in self._begun.get(log_partition, ())]
+        in_between = [
+            each for each in self._loads.get(log_partition, {}) if first <= each < min(begun, default=0)
+        ]
+        if not begun or in_between:
+            return self._topic_ids[first]
+        others = self._named.get(log_partition, set()) - set(self._topic_ids.values())
+        return others.pop() if len(others) == 1 else "?"
+
+    def _source(self, log_partition: int, topic_id: str) -> SourcePartition | None:
+        """Returns the source of a partition of the analysis cluster's topic with this id."""
+        source = self._sources.get((log_partition, topic_id))
+        if source or (topic_id and self._named.get(log_partition)):
+            return source
         return self._sources.get((log_partition, ""))
 
 

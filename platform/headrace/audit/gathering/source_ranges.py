@@ -19,13 +19,16 @@ from headrace.audit.topic.records import DATACENTER_TIER
 
 
 class SourceRange(NamedTuple):
-    """Addresses [from, to) of a source partition, in which at least `record_count` events lie."""
+    """Addresses [from, to) of a source partition, in which at least `record_count` events lie. `topic_id`: of
+    the source's topic; "" if it is not known.
+    """
 
     partition: int
     log_partition: int
     from_address: int
     to_address: int
     record_count: int
+    topic_id: str = ""
 
 
 def source_ranges(
@@ -50,7 +53,7 @@ def source_ranges(
             if overlaps([place for place, _ in places], low, high):
                 here = sum(count for place, count in places if _only(gaps, place) == (low, high))
                 count = max(here, _counted(connection, evidence, partition, low, high))
-                yield SourceRange(partition, known.log_partition or 0, low, high, count)
+                yield SourceRange(partition, known.log_partition or 0, low, high, count, evidence.topic_id)
 
 
 def _only(gaps: Iterable[Interval], place: Interval) -> Interval | None:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from headrace.audit.store import tables
 from headrace.audit.store.inserting import insert_new
 from headrace.audit.times import named_time
-from headrace.audit.topic.load_report import LoadedHour, LoadReport
+from headrace.audit.topic.load_report import NOT_BEGUN, LoadedHour, LoadReport
 from headrace.wire.content import NO_BATCHES
 from headrace.wire.content import added as content_together
 
@@ -33,6 +33,8 @@ def fold_load(connection: Connection, load: LoadReport) -> None:
             "from_source": partition.from_source,
         }
         if insert_new(connection, tables.load_ranges, {**key, **consumed}):
+            if partition.begins_at != NOT_BEGUN:
+                insert_new(connection, tables.load_begins, {**key, "begins_at": partition.begins_at})
             for hour in _named_hours(partition.hours):
                 insert_new(connection, tables.load_rows, {**key, **hour._asdict()})
     for gap in load.accepted_gaps:

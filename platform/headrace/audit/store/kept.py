@@ -20,7 +20,7 @@ from headrace.audit.times import hour_start, named_time
 from headrace.audit.topic.declarations import TopicDeclaration
 from headrace.audit.topic.doubled import DoubledRecord
 from headrace.audit.topic.drills import DrillRecord
-from headrace.audit.topic.load_report import LoadReport
+from headrace.audit.topic.load_report import NOT_BEGUN, LoadReport
 from headrace.audit.topic.records import (
     ANALYSIS_TIER,
     HeartbeatRecord,
@@ -209,7 +209,8 @@ def _before_load(connection: Connection, load: LoadReport) -> None:
     if load.topic_id and connection.execute(named).first() is None:
         forget_topic(connection, load.topic)  # it may be another topic of the name
     takes = any(partition.from_source for partition in load.partitions)
-    if last not in (None, load.warehouse) or takes or load.accepted_gaps:
+    begins = any(partition.begins_at != NOT_BEGUN for partition in load.partitions)
+    if last not in (None, load.warehouse) or takes or begins or load.accepted_gaps:
         forget_topic(connection, load.topic)
     hours = (hour for partition in load.partitions for hour in partition.hours)
     forget_hours(connection, load.topic, (named_time(hour.hour_ms) for hour in hours))

@@ -299,6 +299,17 @@ load_topics = Table(
     _text("log_topic_id"),
 )
 
+# The address from which on a load's partition, and later ones, are those of another log than before.
+load_begins = Table(
+    "load_begins",
+    metadata,
+    _key("warehouse", String),
+    _key("topic", String),
+    _key("load_sequence", BigInteger),
+    _key("log_partition", Integer),
+    _number("begins_at"),
+)
+
 # `load_gaps` of loads that name their topic.
 load_topic_gaps = Table(
     "load_topic_gaps",

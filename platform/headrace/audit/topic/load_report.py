@@ -15,6 +15,9 @@ from headrace.wire.content import from_bytes, to_bytes
 LOAD_HOURS_PER_RECORD_MAX: Final = 20_000
 
 
+NOT_BEGUN: Final = -1
+
+
 class LoadedHour(NamedTuple):
     """What one load wrote of one analysis partition and hour of Kafka timestamps.
 
@@ -32,6 +35,7 @@ class LoadedPartition(NamedTuple):
     """The range [from_address, to_address) of an analysis partition that a load consumed, and its rows.
 
     `from_source`: they were read from the datacenter's own log, because the copy does not hold them.
+    `begins_at`: from this load on, the addresses from here on are those of another log than before.
     """
 
     partition: int
@@ -39,6 +43,7 @@ class LoadedPartition(NamedTuple):
     to_address: int
     hours: tuple[LoadedHour, ...] = ()
     from_source: bool = False
+    begins_at: int = NOT_BEGUN
 
 
 class AcceptedGapRecord(NamedTuple):
@@ -55,8 +60,8 @@ class LoadReport:
     """The warehouse's report of one committed load of one topic.
 
     `warehouse`: the URL of its root; `load_sequence`: the manifest's number. `topic_id`: of the analysis
-    cluster's topic, whose addresses these are; "" if it is not known. The ranges of a partition of one topic
-    over all sequences must be disjoint, because the store adds their rows.
+    cluster's topic, whose addresses these are; "" if it is not known. The ranges of a partition over all
+    sequences since its log began must be disjoint, because the store adds their rows.
     """
 
     schema_file: ClassVar[str] = "audit-load.avsc"
@@ -94,6 +99,7 @@ class LoadReport:
                         for hour in partition.hours
                     ],
                     "from_source": partition.from_source,
+                    "begins_at": partition.begins_at,
                 }
                 for partition in self.partitions
             ],
@@ -124,6 +130,7 @@ class LoadReport:
                         for hour in partition["hours"]
                     ),
                     partition.get("from_source", False),
+                    partition.get("begins_at", NOT_BEGUN),
                 )
                 for partition in data["partitions"]
             ),

@@ -24,7 +24,7 @@ from headrace.audit.topic.drills import (
     DrillRecord,
     Outcome,
 )
-from headrace.audit.topic.load_report import LoadReport
+from headrace.audit.topic.load_report import NOT_BEGUN, LoadReport
 from headrace.audit.topic.records import (
     ANALYSIS_TIER,
     DATACENTER_TIER,
@@ -185,6 +185,8 @@ def _check_load(load: LoadReport, _received: ReceivedRecord, _now_ms: int) -> No
     for partition in load.partitions:
         _check_partition(partition.partition)
         _check_range(partition.from_address, partition.to_address)
+        _require(partition.begins_at >= NOT_BEGUN, f"a log begins at {partition.begins_at}")
+        _check_count("address", max(0, partition.begins_at))
         for hour in partition.hours:
             _check_count("rows", hour.rows)
             _check_count("distinct_offsets", hour.distinct_offsets)
