@@ -160,6 +160,8 @@ def test_a_reassignment_ends_with_its_targets_or_as_it_was(
     called_off = cancel(moving, alive)
     check(moving, called_off)
     assert set(called_off.replicas) == set(state.replicas) and called_off.isr == state.isr
+    instead = reassign(moving, (*state.replicas[:1], max(IDS) + 1))
+    assert set(cancel(instead, alive).replicas) in (set(state.replicas), set(instead.replicas))
     done = complete(moving, alive)
     check(moving, done)
     if not set(targets) <= set(moving.isr):
@@ -170,6 +172,16 @@ def test_a_reassignment_ends_with_its_targets_or_as_it_was(
     assert settled.replicas == tuple(targets) and not settled.adding and not settled.removing
     assert set(settled.isr) == set(targets)
     assert complete(settled, alive) == settled
+
+
+def test_a_replaced_reassignment_that_is_called_off_leaves_nothing_that_it_added() -> None:
+    state = PartitionState(leader=1, leader_epoch=4, replicas=(1, 2, 3), isr=(1, 2, 3))
+    moving = reassign(state, (1, 2, 4)).with_isr((1, 2, 3, 4), NONE)
+    replaced = reassign(moving, (1, 2, 5))
+    assert set(replaced.replicas) == {1, 2, 3, 4, 5} and replaced.settled_count == 3
+    called_off = cancel(replaced, frozenset({1, 2, 3, 4, 5}))
+    assert (set(called_off.replicas), called_off.isr) == ({1, 2, 3}, (1, 2, 3))
+    assert called_off.leader_epoch > replaced.leader_epoch
 
 
 @given(

@@ -217,6 +217,41 @@ def test_a_broker_leads_only_once_a_controller_has_handled_its_registration(
         assert registry.get("t").partitions[0] == after
 
 
+def test_a_leader_that_stays_has_to_be_handled_where_its_epoch_is_a_new_one(
+    zookeeper: ZooKeeperRoom,
+) -> None:
+    """Its followers cut their logs to its own, which may be empty since it came back."""
+    with zookeeper.session() as writer, zookeeper.session() as other:
+        registry, brokers, handled = TopicRegistry(writer), BrokerRegistry(other), HandledBrokers(other)
+        before = create(writer, "t").partitions[0]
+        assert before.leader == 1
+        fewer = replace(before, replicas=(1, 2), isr=(1, 2), leader_epoch=before.leader_epoch + 1)
+        change = PartitionChange("t", 0, before, fewer, handled_only=True)
+        first = brokers.register(BrokerRegistration(1, "127.1.0.11", 9092, "east"))
+        handled.note(brokers.live(), {})
+        first.release()
+        brokers.register(BrokerRegistration(1, "127.1.0.11", 9092, "east"))
+        (problem,) = registry.set_partition_states([change])
+        assert isinstance(problem, StaleBrokerError) and "no controller has seen that" in str(problem)
+        handled.note(brokers.live(), {})
+        assert registry.set_partition_states([change]) == [None]
+
+
+def test_no_replica_is_given_up_for_one_that_may_have_come_back_empty(zookeeper: ZooKeeperRoom) -> None:
+    with zookeeper.session() as writer, zookeeper.session() as other:
+        registry, brokers, handled = TopicRegistry(writer), BrokerRegistry(other), HandledBrokers(other)
+        before = create(writer, "t").partitions[0]
+        brokers.register(BrokerRegistration(1, "127.1.0.11", 9092, "east"))
+        handled.note(brokers.live(), {})
+        fewer = replace(before, replicas=(1, 3), isr=(1, 3), leader_epoch=before.leader_epoch + 1)
+        change = PartitionChange("t", 0, before, fewer, handled_only=True)
+        brokers.register(BrokerRegistration(3, "127.1.0.13", 9092, "east"))
+        (problem,) = registry.set_partition_states([change])
+        assert isinstance(problem, StaleBrokerError) and problem.broker_id == 3
+        handled.note(brokers.live(), {})
+        assert registry.set_partition_states([change]) == [None]
+
+
 def test_who_lost_what_guards_its_writes_writes_nothing(zookeeper: ZooKeeperRoom) -> None:
     with zookeeper.session() as session:
         state = create(session, "t").partitions[0]

@@ -216,6 +216,21 @@ def eligible_replicas_stay_eligible() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def leaders_that_stay_need_not_be_handled() -> Iterator[None]:
+    """A leader that came back, with an empty disk perhaps, leads on in a new epoch before it is handled."""
+
+    def unproven(change: PartitionChange) -> int | None:
+        leads = change.new.leader not in (-1, change.expected.leader)
+        return change.new.leader if change.handled_only and leads else None
+
+    with (
+        put(PartitionChange, "unproven_leader", property(unproven)),
+        put(PartitionChange, "unproven_followers", property(lambda _: frozenset())),
+    ):
+        yield
+
+
 MUTANTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     each.__name__.replace("_", "-"): each
     for each in (
@@ -237,5 +252,6 @@ MUTANTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
         older_disks_are_believed,
         second_batches_do_not_wait_for_the_first,
         eligible_replicas_stay_eligible,
+        leaders_that_stay_need_not_be_handled,
     )
 }

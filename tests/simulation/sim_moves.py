@@ -31,7 +31,9 @@ MIN_RAISED: Final = "min.insync.replicas is 3"
 
 
 class Moves:
-    """Those of one world. While a broker is sick nothing moves: its bytes must come from the others."""
+    """Those of one world. While a broker is sick no other one stops: its bytes must come from the others.
+    They may be reassigned meanwhile: no replica with the bytes goes before the others have them.
+    """
 
     def __init__(self, world: World, faults: Faults) -> None:
         self._world = world
@@ -39,11 +41,11 @@ class Moves:
         self._clock = world.clock
         self._is_restoring = False
 
-    def _free(self, number: int | None = None) -> SimBroker | None:
-        """A broker, or that one, if it does what it is told."""
+    def _free(self, number: int | None = None, *, is_harmless: bool = False) -> SimBroker | None:
+        """A broker, or that one, if it does what it is told. `is_harmless`: also while a broker is sick."""
         broker = self._faults.living(number)
         is_free = broker is not None and not broker.life.is_stopped and not broker.is_leaving
-        return broker if is_free and self._faults.sick is None else None
+        return broker if is_free and (is_harmless or self._faults.sick is None) else None
 
     def shut_down(self, number: int | None = None) -> None:
         """SIGTERM: a broker gives its partitions away, stops in order, and is started again."""
@@ -63,7 +65,7 @@ class Moves:
 
     def reassign(self) -> None:
         """The partition gets other replicas for a while, or the same in another order; then all again."""
-        broker = self._free()
+        broker = self._free(is_harmless=True)
         if broker is None:
             return
         numbers = list(self._world.brokers)

@@ -151,3 +151,7 @@ class FlushTimeoutError(ClientError, TimeoutError):
     """Some records were not delivered within the timeout of `flush`; they are still being sent."""
 
     retriable = True
+
+
+class GroupError(ClientError):
+    """The group cannot continue: ZooKeeper's registries are unusable. The message names the cause."""

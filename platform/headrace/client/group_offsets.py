@@ -79,12 +79,20 @@ class GroupOffsets:
     def delivered(self, key: TopicPartition, offset: int) -> None:
         self._delivered[key] = offset
 
+    def begins(self) -> dict[TopicPartition, int]:
+        """Returns the beginnings that are not stored yet."""
+        return dict(self._begins)
+
     def to_store(self, consumed: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Returns what is not stored yet, given the offsets behind what the share's streams have consumed."""
-        offsets = dict(self._begins)
+        """Returns what is not stored yet, given the offsets behind what the share's streams have consumed.
+        All that was polled must have been delivered.
+        """
+        offsets = self.begins()
         for key, offset in consumed.items():
-            all_consumed = self._delivered.get(key) == offset - 1  # then it goes on at the batch's end
-            offsets[key] = self._consumer.position(*key) if all_consumed else offset
+            offsets[key] = offset
+            if self._delivered.get(key) == offset - 1:  # all is consumed: it goes on at the batch's end
+                with suppress(MetadataTimeoutError):  # unless the place is gone, and another is looked up
+                    offsets[key] = self._consumer.position(*key, timeout_s=0.0)
         return {key: offset for key, offset in offsets.items() if self._stored.get(key) != offset}
 
     def store(self, key: TopicPartition, offset: int, owner: str) -> None:

@@ -22,6 +22,7 @@ from headrace.client.backoff import Backoff
 from headrace.client.cluster import TopicPartition
 from headrace.client.consumer import Consumer
 from headrace.client.errors import ClientError
+from headrace.client.errors import GroupError as GroupError
 from headrace.client.group_offsets import GroupOffsets
 from headrace.client.lifecycle import Client
 from headrace.client.streams import MessageStream
@@ -47,10 +48,6 @@ CLAIM_WAIT_S: Final = 1.0
 REBALANCE_RETRY: Final = Backoff(first_ms=50, max_ms=2000)
 COMMIT_WAIT_MAX_S: Final = 30.0
 JOIN_WAIT_MAX_S: Final = 60.0
-
-
-class GroupError(ClientError):
-    """The group cannot continue: ZooKeeper's registries are unusable. The message names the cause."""
 
 
 class ConsumerGroup(Client):
@@ -271,7 +268,7 @@ class ConsumerGroup(Client):
                     self._finish_commits(requested)
             records = self._consumer.poll(POLL_S if self._offsets.is_complete else BEGIN_POLL_S)
             if self._offsets.look(records) and self._session.state is SessionState.CONNECTED:
-                self._commit()
+                self._store(self._offsets.begins())  # alone: `records` are not delivered yet
             self._deliver(records)
 
     def _deliver(self, records: list[ConsumerRecord]) -> None:
@@ -355,10 +352,13 @@ class ConsumerGroup(Client):
 
     def _commit(self) -> bool:
         """Commits every consumed offset that is not committed yet; returns whether all could be stored."""
-        complete = True
         consumed = {key: offset for stream in self._streams for key, offset in stream.consumed().items()}
         owned = {key: offset for key, offset in consumed.items() if key in self._owners}
-        for key, offset in self._offsets.to_store(owned).items():
+        return self._store(self._offsets.to_store(owned))
+
+    def _store(self, offsets: Mapping[TopicPartition, int]) -> bool:
+        complete = True
+        for key, offset in offsets.items():
             try:
                 self._offsets.store(key, offset, str(self._owners[key]))
             except (NotOwnerError, OtherTopicError) as error:
@@ -385,7 +385,7 @@ class ConsumerGroup(Client):
     def _leave(self, error: ClientError | None) -> None:
         for watch in self._watches:
             watch.cancel()
-        with contextlib.suppress(CoordinationError, GroupError):
+        with contextlib.suppress(Exception):  # readers must learn of the end, and the session be closed
             if self._session.state is SessionState.CONNECTED:
                 self._release_share()
                 if self._membership is not None:

@@ -82,8 +82,9 @@ class PartitionChange:
 
     `joining`: by broker id, the broker epoch in which a new member of the in-sync set was seen to be in sync,
     or a new leader was known; nothing is stored if it has registered again since, or is gone (KIP-903).
-    `handled_only`: a new leader must be registered, and a controller must have handled this registration.
-    Until then it may have come back with an empty disk, and still be in the in-sync set.
+    `handled_only`: who leads in a new epoch must be registered, and a controller must have handled this
+    registration. Until then it may have come back with an empty disk, and still be in the in-sync set. So may
+    the others of that set, which are relied on where a replica is taken away.
     """
 
     topic: str
@@ -95,9 +96,17 @@ class PartitionChange:
 
     @property
     def unproven_leader(self) -> int | None:
-        """The new leader whose registration must have been handled, if there is one."""
-        leads = self.new.leader not in (NO_LEADER, self.expected.leader)
+        """The leader of a new epoch whose registration must have been handled, if there is one. A leader may
+        stay, and its followers cut their logs to its own all the same.
+        """
+        leads = self.new.leader != NO_LEADER and self.new.leader_epoch != self.expected.leader_epoch
         return self.new.leader if self.handled_only and leads else None
+
+    @property
+    def unproven_followers(self) -> frozenset[int]:
+        """The brokers whose registrations, if there are any, must have been handled."""
+        gone = set(self.expected.replicas) - set(self.new.replicas)
+        return frozenset(self.new.isr) if self.handled_only and gone else frozenset()
 
     @property
     def relied_on(self) -> frozenset[int]:
@@ -124,6 +133,9 @@ class StaleStateError(BadVersionError):
             f"{change.topic}-{change.partition}: its state is {found}, expected {change.expected}"
         )
         self.found = found
+
+
+NOT_HANDLED: Final = "has registered again, and no controller has seen that yet: its log may be empty; retry"
 
 
 class StaleBrokerError(CoordinationError):
@@ -223,13 +235,16 @@ class _Present:
         documents = read_documents(session, topics)
         self._nodes |= zip(map(znodes.topic, topics), documents, strict=True)
         self._topics = {name: self._parsed(name) for name in topics}
-        brokers = sorted({broker for change in changes for broker in change.relied_on})
+        brokers = sorted(
+            {each for change in changes for each in (*change.relied_on, *change.unproven_followers)}
+        )
         held = [*map(znodes.registrations, brokers), *map(znodes.broker, brokers), *guard]
         self._stats = dict(zip(held, session.stat_many(held), strict=True))
-        leaders = {leader for change in changes if (leader := change.unproven_leader) is not None}
-        handled = session.get_many(znodes.handled_broker(leader) for leader in sorted(leaders))
+        unproven = {leader for change in changes if (leader := change.unproven_leader) is not None}
+        unproven.update(*(change.unproven_followers for change in changes))
+        handled = session.get_many(znodes.handled_broker(broker) for broker in sorted(unproven))
         self._handled = {
-            leader: parse_handled(node)[0] for leader, node in zip(sorted(leaders), handled, strict=True)
+            broker: parse_handled(node)[0] for broker, node in zip(sorted(unproven), handled, strict=True)
         }
         for path, version in guard.items():
             stat = self._stats[path]
@@ -277,9 +292,11 @@ class _Present:
                 now = f"is registered in broker epoch {stat.created_zxid}, expected {epoch}"
                 return StaleBrokerError(broker, now)
             if self._handled.get(broker, epoch) != epoch:
-                return StaleBrokerError(
-                    broker, "has registered again, and no controller has seen that yet: it cannot lead; retry"
-                )
+                return StaleBrokerError(broker, NOT_HANDLED)
+        for broker in sorted(change.unproven_followers):
+            stat = self._stats[znodes.broker(broker)]
+            if stat is not None and self._handled[broker] != stat.created_zxid:
+                return StaleBrokerError(broker, NOT_HANDLED)
         return None
 
     def store(self, changes: Sequence[PartitionChange]) -> None:
@@ -287,11 +304,15 @@ class _Present:
         transaction = self._session.transaction()
         for path, version in self._guard.items():
             transaction.check(path, version=version)
-        for broker in sorted({broker for change in changes for broker in change.relied_on}):
+        relied_on = {broker for change in changes for broker in change.relied_on}
+        doubted = {broker for change in changes for broker in change.unproven_followers}
+        for broker in sorted(relied_on | doubted):
             count = self._stats[znodes.registrations(broker)]
-            assert count is not None
-            transaction.check(znodes.registrations(broker), version=count.version)
-            transaction.check(znodes.broker(broker))
+            assert count is not None or broker not in relied_on
+            if count is not None:
+                transaction.check(znodes.registrations(broker), version=count.version)
+            if broker in relied_on:
+                transaction.check(znodes.broker(broker))
         for topic in sorted({change.topic for change in changes}):
             reassigned = {
                 change.partition: change.new

@@ -34,7 +34,9 @@ def held_by(survey: ReplicaSurvey, broker_id: int) -> list[Key]:
 
 
 def _expected(survey: ReplicaSurvey, key: Key) -> tuple[int, ...]:
-    adding = survey.reassignments[key].adding if key in survey.reassignments else ()
+    under_way = survey.reassignments.get(key)
+    # One that is added, and to go, is of an earlier reassignment: nobody waits for it.
+    adding = set(under_way.adding) - set(under_way.removing) if under_way else set()
     has_died = any(each not in survey.brokers for each in adding)
     return survey.former(key) if has_died else survey.targets(key)
 

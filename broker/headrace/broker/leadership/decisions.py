@@ -115,11 +115,13 @@ def prefer(state: PartitionState, alive: Set[int]) -> PartitionState:
 def reassign(state: PartitionState, targets: tuple[int, ...]) -> PartitionState:
     """Returns the state at the beginning of a reassignment to `targets`; an earlier one is replaced.
 
-    The replicas are the targets, then those that will go (KIP-455).
+    The replicas are the targets, then those that will go (KIP-455). One that the earlier reassignment had
+    added, and that may be needed until the end, is both: added, and to go. So it is no replica of before when
+    this one is called off.
     """
     old = _before(state)
-    adding = tuple(r for r in targets if r not in old)
     removing = tuple(r for r in dict.fromkeys((*old, *state.isr, *state.elr)) if r not in targets)
+    adding = tuple(r for r in (*targets, *removing) if r not in old)
     return _assigned(state, (*targets, *removing), adding, removing)
 
 

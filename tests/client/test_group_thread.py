@@ -1,0 +1,150 @@
+"""What a group's thread stores, and when, beside a scripted consumer: no ZooKeeper, no broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headrace.client import ConsumerGroup, ConsumerRecord
+from headrace.client.errors import GroupError, MetadataTimeoutError
+from headrace.client.streams import MessageStream
+from headrace.coordination.assignment import StreamId
+from headrace.coordination.session import SessionState
+
+FIRST, SECOND = ("t", 0), ("t", 1)
+
+
+def record(key: tuple[str, int], offset: int) -> ConsumerRecord:
+    return ConsumerRecord(*key, offset, 0, None, b"x", ())
+
+
+class Registry:
+    """ZooKeeper's registry of the group: the offsets that were stored, in order."""
+
+    def __init__(self) -> None:
+        self.stored: list[tuple[int, int]] = []
+
+    def created(self, topics: Any) -> dict[str, int]:
+        return dict.fromkeys(topics, 1)
+
+    def offsets(self, keys: Any) -> dict[tuple[str, int], int | None]:
+        return {FIRST: 100, SECOND: None}
+
+    def began(self, topics: Any) -> dict[str, int]:
+        return {}
+
+    def commit(self, topic: str, partition: int, offset: int, **_: Any) -> None:
+        self.stored.append((partition, offset))
+
+    def release(self, *_: Any) -> None:
+        pass
+
+
+class Consumer:
+    """Polls by a script. `positions`: those that are known."""
+
+    def __init__(self) -> None:
+        self.positions: dict[tuple[str, int], int] = {}
+        self.script: list[Callable[[], list[ConsumerRecord]]] = []
+
+    def poll(self, _timeout_s: float) -> list[ConsumerRecord]:
+        return self.script.pop(0)()
+
+    def position(self, *key: Any, timeout_s: float = 30.0) -> int:
+        if key not in self.positions:
+            raise MetadataTimeoutError(f"no position after {timeout_s:g} s")
+        return self.positions[key]
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        self.positions[topic, partition] = offset
+
+    def __getattr__(self, _name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+class Session:
+    state = SessionState.CONNECTED
+    is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Scene:
+    """A member with a share of two partitions, and one stream."""
+
+    def __init__(self) -> None:
+        self.group = ConsumerGroup("127.0.0.1:1", "127.0.0.1:1", "g", ["t"], auto_commit_interval_ms=0)
+        self.group._consumer.close()
+        self.group._session.close()
+        self.consumer, self.registry, self.session = Consumer(), Registry(), Session()
+        self.stream = MessageStream(0, wants_more=lambda: None)
+        owner = StreamId(self.group.member_id, 0)
+        parts: dict[str, Any] = {
+            "_consumer": self.consumer,
+            "_registry": self.registry,
+            "_session": self.session,
+            "_streams": [self.stream],
+            "_owners": {FIRST: owner, SECOND: owner},
+        }
+        for name, part in parts.items():
+            setattr(self.group, name, part)
+        for name in ("_consumer", "_registry"):
+            setattr(self.group._offsets, name, parts[name])
+        self.group._offsets.begin([FIRST, SECOND], {})
+
+    def polled(self, key: tuple[str, int], *offsets: int) -> list[ConsumerRecord]:
+        self.consumer.positions[key] = offsets[-1] + 1
+        return [record(key, offset) for offset in offsets]
+
+    def consume(self) -> None:
+        """The application asks for a message, and for the next one: so that one is consumed."""
+        assert self.stream.get(1) is not None
+        self.stream.get(0.0)
+
+    def end(self) -> list[ConsumerRecord]:
+        self.group._closing.set()
+        return []
+
+
+def test_a_beginning_that_becomes_known_stores_nothing_of_what_is_not_delivered() -> None:
+    scene = Scene()
+
+    def poll() -> list[ConsumerRecord]:
+        scene.consume()
+        scene.consumer.positions[SECOND] = 500
+        return scene.polled(FIRST, *range(101, 111))
+
+    scene.consumer.script = [lambda: scene.polled(FIRST, 100), poll, scene.end]
+    scene.group._loop()
+    assert scene.registry.stored[0] == (1, 500), "the beginning is stored before anything is read there"
+    assert [offset for partition, offset in scene.registry.stored if partition == 0] == [101]
+
+
+def test_a_position_that_is_looked_up_anew_keeps_no_consumed_offset_from_its_store() -> None:
+    scene = Scene()
+
+    def out_of_range() -> list[ConsumerRecord]:
+        scene.consume()
+        del scene.consumer.positions[FIRST]
+        return []
+
+    scene.consumer.script = [lambda: scene.polled(FIRST, 100), out_of_range, scene.end]
+    scene.group._loop()
+    assert scene.registry.stored == [(0, 101)]
+
+
+def test_a_member_that_fails_and_cannot_even_commit_ends_its_streams() -> None:
+    scene = Scene()
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("broken")
+
+    scene.consumer.script = [fail]
+    scene.group._offsets.to_store = fail  # type: ignore[method-assign]
+    scene.group._run()
+    assert scene.session.is_closed
+    with pytest.raises(GroupError, match="broken"):
+        next(iter(scene.stream))
