@@ -95,6 +95,7 @@ def test_an_audit_record(stored: dict[str, Any]) -> None:
             position.setdefault(name, default)
     for loaded in data.get("partitions", ()):
         loaded.setdefault("from_source", False)
+        loaded.setdefault("begins_at", -1)
     hours = (hour for loaded in data.get("partitions", ()) for hour in loaded["hours"])
     for counted in (*data.get("spans", ()), *hours):
         counted.setdefault("content", None)

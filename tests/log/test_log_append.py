@@ -109,6 +109,9 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 # --- retention ---
 
 
+DAY_MS = 86_400_000
+
+
 class Clock:
     def __init__(self) -> None:
         self.now_ms = 1_000_000
@@ -155,6 +158,28 @@ def test_retention_by_time_counts_from_the_append(tmp_path: Path) -> None:
     log.append(batch(b"goes on"))
     log.flush()
     assert read_header(content(log)).address == end
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "is_deleted"),
+    [(8 * DAY_MS, True), (6 * DAY_MS, False), (0, False), (-DAY_MS, True), (-400 * DAY_MS, True)],
+)
+def test_events_that_are_younger_than_the_clock_was_stay(
+    tmp_path: Path, age_ms: int, is_deleted: bool
+) -> None:
+    """The clock was eight days behind when they were written, and is right again. Timestamps of the future
+    are not believed.
+    """
+    clock = Clock()
+    clock.now_ms = right_ms = 1_800_000_000_000
+    clock.now_ms -= 8 * DAY_MS
+    log = PartitionLog(tmp_path / "t-0", LogConfig(segment_bytes=1_000, retention_ms=7 * DAY_MS), clock)
+    for _ in range(20):
+        log.append(bytearray(encode_batch([Record(0, right_ms - age_ms, None, b"x" * 200)])))
+    log.flush()
+    clock.now_ms = right_ms
+    assert bool(log.delete_expired_segments()) == is_deleted
     log.close()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.log import checkpoint
+from headrace.log import checkpoint, epochs_below
 from headrace.log.config import LogConfig
 from headrace.log.epochs import EpochStart
 from headrace.log.partition import PartitionLog
@@ -120,6 +120,25 @@ def test_retention_and_truncation(written: PartitionLog) -> None:
     assert again.epochs.starts() == (EpochStart(2, 3 * SIZE),)
     again.close()
     assert opened(written).epochs.starts() == (EpochStart(2, 3 * SIZE),)
+
+
+def test_an_epoch_of_which_retention_left_nothing_makes_no_list_that_is_refused(
+    written: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written.flush()
+    end = written.end_address
+    written.config = replace(SMALL, retention_ms=0)
+    assert written.delete_expired_segments() and written.start_address == end
+    written.leader_epoch = 9
+    written.append(bytearray(BATCH))
+    assert written.epochs.starts() == (EpochStart(9, end),)
+    written.close()
+
+    def read_all(*_: object) -> None:
+        raise AssertionError("the checkpoint's list is whole")
+
+    monkeypatch.setattr(epochs_below, "_read_all", read_all)
+    assert opened(written).epochs.starts() == (EpochStart(9, end),)
 
 
 def test_a_copy_keeps_its_source_s_epochs(tmp_path: Path) -> None:

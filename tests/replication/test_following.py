@@ -285,6 +285,41 @@ def test_a_log_that_begins_behind_the_follower_is_begun_anew() -> None:
     assert next_step(own_log(), out_of_range) == Restart(500)
     before = next_step(own_log(), out_of_range._replace(log_start_offset=50))
     assert isinstance(before, AskAgain) and not before.is_expected
+    empty = OwnLog(100, 100, LeaderEpochs())
+    assert next_step(empty, out_of_range._replace(log_start_offset=50)) == Restart(50)
+
+
+@pytest.mark.parametrize("grows", [0, 3, 200])
+def test_a_leader_that_ends_before_the_followers_start_is_followed(tmp_path: Path, grows: int) -> None:
+    """It was down for longer than the retention, and an unclean election made it the leader."""
+    config = LogConfig(segment_bytes=1_000)
+    old, leader, follower = (PartitionLog(tmp_path / name, config) for name in ("old", "leader", "follower"))
+    old.leader_epoch = 3
+    for number in range(3):
+        old.append(batch(f"x{number}", 20))
+    old.flush()
+    follow(old, 3, leader)
+    leader.flush()
+    old.leader_epoch = 5
+    for number in range(60):
+        old.append(batch(f"y{number}", 20))
+    old.flush()
+    assert old.delete_expired_segments(10**14)
+    for number in range(3 if grows else 0):
+        old.append(batch(f"z{number}", 20))
+    old.flush()
+    follow(old, 5, follower)
+    follower.flush()
+    leader.leader_epoch = 9
+    for number in range(grows):
+        leader.append(batch(f"w{number}", 33))
+    leader.flush()
+    follow(leader, 9, follower)
+    follower.flush()
+    assert content(follower) == content(leader)
+    assert follower.start_address == leader.start_address == 0
+    for log in (old, leader, follower):
+        log.close()
 
 
 @pytest.mark.parametrize(

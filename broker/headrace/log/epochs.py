@@ -61,8 +61,11 @@ class LeaderEpochs:
         if epoch == self.latest:
             return True
         if epoch > self.latest:
-            self._epochs.append(epoch)
-            self._addresses.append(address)
+            if self._addresses[-1:] == [address]:  # retention has deleted all of the epoch before
+                self._epochs[-1] = epoch
+            else:
+                self._epochs.append(epoch)
+                self._addresses.append(address)
             self.latest = epoch
             return True
         was_single = self._addresses[-1:] == [before]

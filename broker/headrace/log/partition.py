@@ -183,22 +183,23 @@ class PartitionLog:
         if address != self.staged_end_address and self.is_pristine:
             self._begin_with(self._new_segment(address))
 
-    def restart(self, address: int) -> None:
+    def restart(self, address: int, *, may_go_back: bool = False) -> None:
         """Drops all batches and restarts at `address`, after the end: for a copy whose source has deleted the
-        batches in between.
+        batches in between. `may_go_back`: or before the start, for one whose leader has none of them.
 
-        A crash during the call may restore the old batches. Waits for the disk. Raises
-        `AddressOutOfRangeError`, `LogStorageError`.
+        A crash may undo it. Waits for the disk. Raises `AddressOutOfRangeError`, `LogStorageError`.
         """
         self.commit()
         if self.offline is not None:
             raise self.offline
-        if address <= self.end_address:
+        if address <= self.end_address and not (may_go_back and address < self.start_address):
             raise AddressOutOfRangeError(
                 f"{self.directory}: cannot restart at {address}, the log ends at {self.end_address}"
             )
         segment = self._new_segment(address)
         try:
+            if address < self.start_address:
+                save_cut(self.directory, address, address, self.notes.renew())
             sync_directory(self.directory)  # the new segment is durable before the old ones are deleted
             self._begin_with(segment)
         except OSError as error:

@@ -1,7 +1,8 @@
 """Which segments of a log are beyond retention, and their deletion. Decides by sizes and times alone.
 
 Time counts from the last append to a segment (paper §3.1: "retained in the broker longer than a certain
-period"), not from the events' own timestamps, which may be years old.
+period"), not from the events' own timestamps, which may be years old. Events whose timestamps say that they
+are younger stay all the same: this broker's clock may have been behind when it wrote them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ def must_roll(active: Segment, config: LogConfig, now_ms: int) -> bool:
 
 
 def is_old(segment: Segment, config: LogConfig, now_ms: int) -> bool:
-    return config.retention_ms != UNLIMITED and segment.last_append_ms + config.retention_ms <= now_ms
+    if config.retention_ms == UNLIMITED or segment.last_append_ms + config.retention_ms > now_ms:
+        return False
+    newest_ms = segment.max_timestamp_if_known_ms
+    # A timestamp of the future is not believed: its events would stay for as long as their sender likes.
+    return newest_ms is None or not newest_ms <= now_ms < newest_ms + config.retention_ms
 
 
 def delete_expired(

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from headrace.log.epochs import LeaderEpochs
 from headrace.replication.pull import DivergedError, sound_prefix
-from headrace.wire.batch import BatchHeader
-from headrace.wire.errors import ErrorCode
+from headrace.wire.batch import BatchHeader, read_header
+from headrace.wire.errors import CorruptBatchError, ErrorCode
 from headrace.wire.fetch import FetchPartitionResult
 from headrace.wire.primitives import Buffer
 
@@ -62,7 +62,9 @@ class Truncate(NamedTuple):
 
 
 class Restart(NamedTuple):
-    """The leader has deleted what follows the follower's end: its log begins at `address`."""
+    """Nothing of the follower's log is in the leader's, which begins at `address`: the leader has deleted all
+    up to behind the follower's end, or ends before the follower's start (an unclean election).
+    """
 
     address: int
 
@@ -87,22 +89,34 @@ Step = Append | Truncate | Restart | PassGap | AskAgain
 
 def next_step(own: OwnLog, result: FetchPartitionResult) -> Step:
     """Decides what follows from the answer to a fetch at `own.end_address` with `own.epochs.latest`."""
-    code = ErrorCode(result.error_code)
-    if code is ErrorCode.OFFSET_OUT_OF_RANGE and result.log_start_offset > own.end_address:
-        return Restart(result.log_start_offset)
+    code, leader_start = ErrorCode(result.error_code), result.log_start_offset
+    is_empty = own.start_address == own.end_address
+    if code is ErrorCode.OFFSET_OUT_OF_RANGE and (leader_start > own.end_address or is_empty):
+        return Restart(leader_start)
     if code is not ErrorCode.NONE:
         return AskAgain(f"its leader answers {code.name}", code in EXPECTED_CODES)
     if result.diverging_epoch is not None:
-        return _part(own, *result.diverging_epoch)
+        return _part(own, *result.diverging_epoch, leader_start)
     records = result.records
     if records is None or isinstance(records, int):
         records = b""
     headers, size_bytes, problem = sound_prefix(records, own.end_address)
+    if is_empty and problem is not None and _lies_before(records, own.end_address):
+        return Restart(leader_start)  # here the log begins within a batch of the leader's
     batches = memoryview(records)[:size_bytes]
     return Append(batches, headers, result.high_watermark, result.log_start_offset, problem)
 
 
-def _part(own: OwnLog, epoch: int, end_address: int) -> Step:
+def _lies_before(records: Buffer, address: int) -> bool:
+    """Whether the first batch begins before that address, and ends behind it."""
+    try:
+        header = read_header(records, 0)
+    except CorruptBatchError:
+        return False
+    return header.is_stored_at(header.address) and header.address < address < header.next_offset
+
+
+def _part(own: OwnLog, epoch: int, end_address: int, leader_start: int) -> Step:
     """`epoch`: the largest one of the leader's, up to the follower's last; it ends there at `end_address`, or
     a gap does, if that is behind all that the follower has.
     """
@@ -115,6 +129,8 @@ def _part(own: OwnLog, epoch: int, end_address: int) -> Step:
         agreed = mine.end_address  # the leader lacks that epoch of mine, or has less of it: it says so next
     else:
         agreed = own.start_address
+    if agreed < own.start_address and epoch >= 0:
+        return Restart(leader_start)
     agreed = max(own.start_address, agreed)
     if agreed >= own.end_address:
         return AskAgain(

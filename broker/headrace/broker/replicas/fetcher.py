@@ -301,7 +301,7 @@ class Fetcher:
         log = followed.log
         if isinstance(step, Restart):
             logger.warning(
-                "%s: broker %d has deleted what follows address %d: the log restarts at %d",
+                "%s: broker %d has nothing of this log, which ends at %d: the log restarts at %d",
                 followed,
                 self._leader,
                 log.end_address,

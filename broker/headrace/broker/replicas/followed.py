@@ -332,7 +332,7 @@ def _cut(log: PartitionLog, step: Cut) -> None:
         pass_gap(log, step.address)
         return
     if isinstance(step, Restart):
-        log.restart(step.address)
+        log.restart(step.address, may_go_back=True)
         return
     while True:
         try:
