@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from headrace.log.partition import PartitionLog
 from headrace.wire.records import Record, encode_batch
 
 
-def batch(value: bytes, **producer: int) -> bytearray:
+def batch(value: bytes, **producer: Any) -> bytearray:
     return bytearray(encode_batch([Record(0, 1_000, None, value)], **producer))
 
 

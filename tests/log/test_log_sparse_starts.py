@@ -20,6 +20,7 @@ from headrace.log.errors import LogDamagedError
 from headrace.log.partition import PartitionLog
 from headrace.log.scrub import Scrub
 from headrace.log.segment import COLD_SCAN_MAX_BYTES, ColdSegmentError
+from headrace.log.segments import OPEN_SEALED_MAX
 from headrace.wire.batch import hop, read_header, readdress
 from headrace.wire.records import Record, encode_batch
 
@@ -299,4 +300,25 @@ def test_cold_scans_stay_off_the_callers_thread(tmp_path: Path) -> None:
     log = PartitionLog(folder, CONFIG)
     with pytest.raises(ColdSegmentError):
         log.position(4 * COLD_SCAN_MAX_BYTES)
+    log.close()
+
+
+def test_a_long_log_holds_the_starts_of_its_last_segments_alone(tmp_path: Path) -> None:
+    """All of them took 560 MB of memory for each TiB that was written since the start."""
+    log = PartitionLog(tmp_path / "t-0", LogConfig(segment_bytes=1_024))
+    addresses = []
+    for number in range(60):
+        addresses.append(log.end_address)
+        log.append(bytearray(encode_batch([Record(0, 1_000 + number, None, bytes(900))])))
+        log.flush()
+        for job in iter(log.begin_index, None):
+            job.run()
+    held = [each for each in log._segments if each.starts.covered_address > each.base_address]
+    assert len(log._segments) == 60 and len(held) <= OPEN_SEALED_MAX + 2
+    assert [each.max_timestamp_if_known_ms for each in log._segments] == list(range(1_000, 1_060))
+    for address in addresses:
+        assert log.position(address + 10) == address
+    assert len(content(log)) == log.end_address
+    log.truncate(addresses[5])
+    assert [each.base_address for each in log._segments] == addresses[:5]
     log.close()

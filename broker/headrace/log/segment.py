@@ -274,6 +274,12 @@ class Segment:
                 if run.covered_address < self.end_address:
                     self._note_damage(run.covered_address)
 
+    def forget_starts(self) -> None:
+        """Forgets what the index has, which a lookup reads again: 68 kB of a segment of 128 MiB."""
+        if self.starts.covered_address >= self.end_address:
+            self._noted_max_timestamp_ms = self.starts.max_timestamp_ms
+            self.starts = KnownStarts(self.base_address)
+
     @property
     def max_timestamp_if_known_ms(self) -> int | None:
         """The greatest timestamp in the segment, -1 for none; `None` if unknown (a search must scan it)."""

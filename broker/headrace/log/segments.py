@@ -163,12 +163,17 @@ class SegmentList:
     # --- descriptors ---
 
     def release_idle(self, flushed_address: int) -> None:
-        """Releases the descriptors of sealed, flushed segments, except the last few."""
+        """Releases the descriptors of sealed, flushed segments, except the last few, and the starts that the
+        indexes have, too.
+        """
         idle = [
             segment for segment in self.sealed() if segment.is_open and segment.end_address <= flushed_address
         ]
+        unsaved = {id(each) for each in (*self._unflushed, *self._flushing, *self._to_index)}
         for segment in idle[:-OPEN_SEALED_MAX]:
             segment.release()
+            if id(segment) not in unsaved:
+                segment.forget_starts()
 
     def release_all(self) -> list[FileReference]:
         """Drops all descriptors; returns the files that slices still have open."""
