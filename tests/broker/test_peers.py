@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from uuid import uuid4
 
 import pytest
 
 from fix_client import FakeCluster
 from fix_fake_broker import LOSE_ANSWER
+from headrace.broker.bodies import build
+from headrace.broker.handlers import api_versions
 from headrace.broker.loop import EventLoop, Timer
-from headrace.broker.network.links import IN_FLIGHT_MAX_BYTES, RESPONSE_WAIT_MAX_S, Lost
+from headrace.broker.network.links import COMING_MAX_S, IN_FLIGHT_MAX_BYTES, RESPONSE_WAIT_MAX_S, Lost
 from headrace.broker.network.peers import Peers
 from headrace.broker.network.receiving import ReceiveBound
 from headrace.client.connection import CONNECT_MAX_S
 from headrace.wire.apis import ApiKey
 from headrace.wire.batch import hop
+from headrace.wire.messages import decode_request, encode_response
 from headrace.wire.primitives import NO_UUID, Buffer
 from headrace.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 from headrace.wire.records import Record, decode_records, encode_batch
@@ -167,6 +172,61 @@ def test_a_response_that_does_not_come_ends_the_link(
     link.send(cluster.brokers[0].port, batch(b"3"), responses)
     link.turn_until(lambda: len(responses) == 3)
     assert isinstance(responses[2], ProduceResponse)
+
+
+class SlowBroker:
+    """Answers the first request after ApiVersions with a response of 8 MiB, a piece of it at a time."""
+
+    def __init__(self) -> None:
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        self._next = threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def send_piece(self) -> None:
+        self._next.release()
+
+    def close(self) -> None:
+        self._server.close()
+        self._next.release(1_000)
+        self._thread.join(10)
+
+    def _serve(self) -> None:
+        with suppress(OSError), self._server.accept()[0] as connection:
+            request = decode_request(memoryview(self._frame(connection)))
+            body = build(18, request.version, api_versions.respond(request, [(0, 0, 9), (18, 0, 4)]))
+            connection.sendall(encode_response(body, correlation_id=request.correlation_id))
+            request = decode_request(memoryview(self._frame(connection)))
+            connection.sendall(struct.pack(">ii", 8 * MEBIBYTE, request.correlation_id))
+            while self._next.acquire(timeout=60):
+                connection.sendall(bytes(1_000))
+
+    @staticmethod
+    def _frame(connection: socket.socket) -> bytes:
+        file = connection.makefile("rb")
+        return file.read(*struct.unpack(">i", file.read(4)))
+
+
+def test_a_response_whose_bytes_come_is_awaited_but_not_for_ever(link: Link) -> None:
+    broker = SlowBroker()
+    responses: list[ProduceResponse | Lost] = []
+    try:
+        assert link.send(broker.port, batch(b"x"), responses)
+        for _ in range(int((RESPONSE_WAIT_MAX_S + COMING_MAX_S) / (RESPONSE_WAIT_MAX_S * 0.9))):
+            broker.send_piece()
+            for _ in range(10):
+                link.loop.turn(0.02)
+            link.set_forward(RESPONSE_WAIT_MAX_S * 0.9)
+            assert responses == []
+        broker.send_piece()
+        for _ in range(10):
+            link.loop.turn(0.02)
+        link.set_forward(RESPONSE_WAIT_MAX_S * 0.9)
+        link.turn_until(lambda: responses)
+        assert isinstance(responses[0], Lost) and "did not respond within" in responses[0].problem
+    finally:
+        broker.close()
 
 
 def test_a_refused_connection_fails_at_once(link: Link) -> None:

@@ -23,6 +23,7 @@ from headrace.client.errors import ClientError, NetworkError, UnsupportedApiErro
 logger = logging.getLogger(__name__)
 
 RESPONSE_WAIT_MAX_S: Final = 30.0
+COMING_MAX_S: Final = 120.0  # that a response takes longer than its request may, as long as bytes of it come
 IN_FLIGHT_MAX_BYTES: Final = 128 * 1024 * 1024  # of one link; requests beyond it are refused
 IDLE_MAX_S: Final = 60.0  # its broker closes it after connections.max.idle.ms: ten minutes by default
 
@@ -240,8 +241,16 @@ class Link:
             self.fail(error)
             return
         oldest = next(iter(self._unfinished), None)
-        if oldest is not None and now_s >= oldest.deadline_s:
-            self.fail(NetworkError(f"{self._address} did not respond within {oldest.timeout_s:g} s"))
+        if oldest is not None and now_s >= self._deadline_s(oldest):
+            waited_s = oldest.timeout_s + now_s - oldest.deadline_s
+            self.fail(NetworkError(f"{self._address} did not respond within {waited_s:.0f} s"))
+
+    def _deadline_s(self, oldest: _Unfinished) -> float:
+        """A response whose bytes are coming has longer, as the connection gives it, but not for ever."""
+        connection, until_s = self._connection, oldest.deadline_s
+        if connection is None or connection.state is not ConnectionState.READY:
+            return until_s
+        return min(max(until_s, connection.deadline_s or 0.0), until_s + COMING_MAX_S)
 
     def serve(self, sender: Sender) -> None:
         """From now on it is the sender's link; nothing is in flight on it."""

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 CLIENT_ID: Final = "headrace-follower"
 FETCH_MAX_BYTES: Final = 8 * 1024 * 1024  # of one response; written in one turn of the loop
 PARTITION_FETCH_MAX_BYTES: Final = 4 * 1024 * 1024
-RESPONSE_MAX_BYTES: Final = 160 * 1024 * 1024  # the largest batch (`socket.request.max.bytes`), and some
+RESPONSE_MORE_BYTES: Final = 60 * 1024 * 1024  # than the largest batch: what a response has besides
 RESPONSE_WAIT_MAX_S: Final = 10.0
 PARTITIONS_PER_FETCH_MAX: Final = 2_000  # the others have their turn in the next ones
 # How long a leader may hold a fetch that brings nothing. A partition that is to be followed meanwhile waits

@@ -13,7 +13,7 @@ from headrace.broker.leadership.resigning import Resigning
 from headrace.broker.network.peers import Peers
 from headrace.broker.replicas.checkpoints import Checkpoints
 from headrace.broker.replicas.cut_off import CHECK_MS, CutOff
-from headrace.broker.replicas.fetcher import CLIENT_ID, RESPONSE_MAX_BYTES
+from headrace.broker.replicas.fetcher import CLIENT_ID, RESPONSE_MORE_BYTES
 from headrace.broker.replicas.fetchers import Fetchers
 from headrace.broker.replicas.followed import FollowedPartitions
 from headrace.broker.replicas.in_sync_changes import InSyncChanges
@@ -47,7 +47,9 @@ class Replication:
         keeps_pages = state.config["replica.selector.class"] != LEADER_ALONE
         self.followed = FollowedPartitions(files, state.loop.call_later, keeps_pages=keeps_pages)
         state.find_followed = self.followed.get
-        self._links = Peers(state.loop, client_id=CLIENT_ID, response_max_bytes=RESPONSE_MAX_BYTES)
+        # The largest batch is in a request, whatever its topic allows; a fetch has others beside it.
+        response_max_bytes = state.config["socket.request.max.bytes"] + RESPONSE_MORE_BYTES
+        self._links = Peers(state.loop, client_id=CLIENT_ID, response_max_bytes=response_max_bytes)
         self._fetchers = Fetchers(state, self.followed, self._links)
         resigning = Resigning(state, registry, control)
         self.manager = ReplicaManager(state, directory, files, self.followed, self._fetchers, resigning)
