@@ -31,6 +31,7 @@ from headrace.client.network import Network
 from headrace.client.observer import BatchObserver
 from headrace.client.sender import Sender
 from headrace.client.settings import Acks, ProducerSettings
+from headrace.process.clock import elapsed_s
 from headrace.wire.compression import Codec
 from headrace.wire.errors import ErrorCode
 from headrace.wire.partitioning import partition_for_key
@@ -79,7 +80,7 @@ class Producer(Client):
         batch_boundary_ms: int | None = None,
         observer: BatchObserver | None = None,
         interceptor: BatchInterceptor | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = elapsed_s,
         wall_clock: Callable[[], float] = time.time,
         draw: Callable[[], float] = random.random,
     ) -> None:

@@ -21,6 +21,13 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+def elapsed_s() -> float:
+    """Returns seconds since an arbitrary moment, as `time.monotonic`; those count, too, in which the machine
+    was suspended: other machines were not.
+    """
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 def process_age_s() -> float:
     """Returns how long ago this process began, before its interpreter started; Linux tells it in ticks."""
     # The name of the program, in brackets, may hold anything; the start is the 20th field behind it.
