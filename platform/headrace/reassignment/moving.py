@@ -16,6 +16,7 @@ from headrace.client.errors import NetworkError
 from headrace.client.replica_admin import ReplicaAdmin
 from headrace.client.replicas import ReplicaSurvey
 from headrace.reassignment.model import Key, Move, named
+from headrace.reassignment.reading import expected
 
 AT_ONCE_MAX: Final = 20
 """Partitions that move at the same time: each is one more that the leaders read from disk."""
@@ -23,6 +24,8 @@ POLL_S: Final = 0.5
 RATE_OVER_S: Final = 10.0
 ASK_AGAIN_S: Final = 5.0
 """A reassignment that no broker shows after so long is asked for again; to repeat it changes nothing."""
+GONE_MAX_S: Final = 30.0
+"""How long a broker may be away that a partition moves to, before the move is given up: it may restart."""
 NAMED_MAX: Final = 5
 
 
@@ -56,12 +59,16 @@ def silent(_: Progress) -> None:
 class _Active:
     move: Move
     asked_s: float
+    gone_s: float | None = None
+    """Since when a broker that it moves to is away."""
 
 
 @dataclass(slots=True)
 class Mover:
     """`run` makes moves, until `deadline_s` of the clock. `before_each` is called with the moves that are
-    about to begin: throttles are set there. `refused` collects why partitions stay where they are."""
+    about to begin: throttles are set there. `refused` collects why partitions stay where they are, `stale`
+    those of them for which another plan may do more: the cluster is not as it was when theirs was made.
+    """
 
     admin: ReplicaAdmin
     deadline_s: float
@@ -70,6 +77,7 @@ class Mover:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     refused: dict[Key, str] = field(default_factory=dict)
+    stale: set[Key] = field(default_factory=set)
 
     def run(self, moves: Iterable[Move]) -> None:
         """Returns once all partitions have arrived, or were refused. Raises `UnfinishedError`."""
@@ -80,7 +88,6 @@ class Mover:
         rates: deque[tuple[float, int]] = deque()
         problem = ""
         while waiting or active:
-            self._begin(waiting, active)
             try:
                 survey = self.admin.replicas()
             except NetworkError as error:
@@ -88,6 +95,7 @@ class Mover:
             else:
                 problem = ""
                 done_bytes += self._arrived(survey, active)
+                self._begin(survey, waiting, active)
                 copied = done_bytes + sum(_copied_bytes(survey, each.move) for each in active.values())
                 rate = _rate(rates, self.clock(), copied)
                 self.report(Progress(len(waiting) + len(active), total, copied, total_bytes, rate))
@@ -97,8 +105,14 @@ class Mover:
                 raise self._unfinished([*active, *(move.key for move in waiting)], problem)
             self.sleep(POLL_S)
 
-    def _begin(self, waiting: deque[Move], active: dict[Key, _Active]) -> None:
-        starting = [waiting.popleft() for _ in range(min(len(waiting), AT_ONCE_MAX - len(active)))]
+    def _begin(self, survey: ReplicaSurvey, waiting: deque[Move], active: dict[Key, _Active]) -> None:
+        starting: list[Move] = []
+        while waiting and len(starting) < AT_ONCE_MAX - len(active):
+            move = waiting.popleft()
+            if problem := _outdated(survey, move):
+                self._give_up(move.key, problem)
+            else:
+                starting.append(move)
         now_s = self.clock()
         late = [each for each in active.values() if now_s - each.asked_s >= ASK_AGAIN_S]
         if starting:
@@ -114,8 +128,13 @@ class Mover:
         except NetworkError:
             return  # asked for again after `ASK_AGAIN_S`
         for key, error in refusals.items():
-            self.refused[key] = str(error)
-            active.pop(key, None)
+            if not error.retriable:
+                self.refused[key] = str(error)
+                active.pop(key, None)
+
+    def _give_up(self, key: Key, problem: str) -> None:
+        self.refused[key] = problem
+        self.stale.add(key)
 
     def _arrived(self, survey: ReplicaSurvey, active: dict[Key, _Active]) -> int:
         """Takes out what has arrived, or moves no more; returns the bytes that were copied for it."""
@@ -125,6 +144,8 @@ class Mover:
                 continue
             if key not in survey.partitions:
                 del active[key]  # its topic was deleted
+            elif self._is_given_up(survey, each):
+                del active[key]
             elif key in survey.reassignments:
                 each.asked_s = self.clock()
             elif survey.targets(key) == each.move.after:
@@ -135,12 +156,39 @@ class Mover:
                 del active[key]
         return copied
 
+    def _is_given_up(self, survey: ReplicaSurvey, each: _Active) -> bool:
+        gone = [broker for broker in each.move.adding if broker not in survey.brokers]
+        if not gone:
+            each.gone_s = None
+            return False
+        each.gone_s = self.clock() if each.gone_s is None else each.gone_s
+        if self.clock() - each.gone_s < GONE_MAX_S:
+            return False
+        self._give_up(each.move.key, f"{each.move.name}: broker {gone[0]}, to which it moves, is gone")
+        return True
+
     def _unfinished(self, left: list[Key], problem: str) -> UnfinishedError:
         names = ", ".join(map(named, left[:NAMED_MAX])) + (", …" if len(left) > NAMED_MAX else "")
         return UnfinishedError(
             f"not done in time: {len(left)} partitions are left ({names}){problem}; what was begun goes on, "
             "and the same command continues with the rest"
         )
+
+
+def _outdated(survey: ReplicaSurvey, move: Move) -> str:
+    """Returns why a move is not to begin: others have changed what its plan was made from. "" if nothing is
+    known of that.
+    """
+    if move.key not in survey.partitions or move.key in survey.unsettled:
+        return ""
+    present = expected(survey, move.key)
+    if present not in (move.before, move.after):
+        return f"{move.name}: others moved it to {list(present)} meanwhile"
+    if present == move.before and (drained := [each for each in move.adding if each in survey.drained]):
+        return f"{move.name}: broker {drained[0]}, to which it was to move, is drained"
+    if gone := [each for each in move.adding if each not in survey.brokers]:
+        return f"{move.name}: broker {gone[0]}, to which it was to move, is gone"
+    return ""
 
 
 def _copied_bytes(survey: ReplicaSurvey, move: Move) -> int:

@@ -99,18 +99,18 @@ def drain(
         if plan.stuck and not plan.moves:
             raise ReassignmentError("; ".join(map(str, plan.stuck[:STUCK_NAMED_MAX])))
         # Those first: what an interrupted command has begun is throttled on, and is some of those at once.
-        moves = [*_on_their_way(survey, held, plan), *plan.moves]
+        moves = [*_on_their_way(survey, held, plan, broker_id), *plan.moves]
         mover = Mover(admin, deadline_s, report, throttle.begin, clock=clock, sleep=sleep)
         mover.run(moves)
         arrived = [move for move in moves if move.key not in mover.refused]
-        if moves and not arrived:
+        if moves and not arrived and not mover.stale:
             raise ReassignmentError("; ".join(list(mover.refused.values())[:STUCK_NAMED_MAX]))
         moved |= {move.key for move in arrived}
         copied_bytes += sum(move.copied_bytes for move in arrived)
         if clock() >= deadline_s:
             raise UnfinishedError(f"broker {broker_id} is not drained in time: the same command continues")
-        if not moves:
-            sleep(POLL_S)  # a broker has not seen the mark yet
+        if not moves or mover.stale:
+            sleep(POLL_S)  # a broker has not seen the mark yet, or others move partitions just now
 
 
 def undrain(
@@ -197,14 +197,18 @@ def drain_broker(
         return drain(admin, broker_id, timeout_s=timeout_s, report=report)
 
 
-def _on_their_way(survey: ReplicaSurvey, held: list[Key], plan: DrainPlan) -> list[Move]:
-    """Returns the partitions that leave the broker already: nothing is to be begun, only awaited."""
+def _on_their_way(survey: ReplicaSurvey, held: list[Key], plan: DrainPlan, broker_id: int) -> list[Move]:
+    """Returns the partitions that leave the broker already: nothing is to be begun, only awaited. Those that
+    were to get a replica on it stay where they were: it has died.
+    """
     planned = {move.key for move in plan.moves} | {each.key for each in plan.stuck}
-    return [
-        Move(key, survey.former(key), survey.targets(key), survey.size_bytes(key))
-        for key in held
-        if key not in planned
-    ]
+    moves: list[Move] = []
+    for key in (key for key in held if key not in planned):
+        before, after = survey.former(key), survey.targets(key)
+        if broker_id in after:
+            before, after = after, before
+        moves.append(Move(key, before, after, survey.size_bytes(key)))
+    return moves
 
 
 def _check_known(survey: ReplicaSurvey, broker_id: int) -> None:

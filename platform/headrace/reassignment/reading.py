@@ -23,7 +23,7 @@ def assigned(survey: ReplicaSurvey) -> list[Assigned]:
     """Returns all partitions as they will be when the reassignments under way have ended; one that cannot end
     as it was before it began."""
     return [
-        Assigned(key, _expected(survey, key), survey.size_bytes(key), _problem(survey, key))
+        Assigned(key, expected(survey, key), survey.size_bytes(key), _problem(survey, key))
         for key in sorted(survey.partitions)
     ]
 
@@ -33,7 +33,8 @@ def held_by(survey: ReplicaSurvey, broker_id: int) -> list[Key]:
     return sorted(key for key, part in survey.partitions.items() if broker_id in part.replicas)
 
 
-def _expected(survey: ReplicaSurvey, key: Key) -> tuple[int, ...]:
+def expected(survey: ReplicaSurvey, key: Key) -> tuple[int, ...]:
+    """Returns the replicas that a partition will have; those of before a reassignment that cannot end."""
     under_way = survey.reassignments.get(key)
     # One that is added, and to go, is of an earlier reassignment: nobody waits for it.
     adding = set(under_way.adding) - set(under_way.removing) if under_way else set()
