@@ -77,6 +77,25 @@ def test_a_partition_moves_to_other_brokers(
         assert client.read_all("moved", 0).startswith(stored)
 
 
+def test_a_request_may_forbid_to_change_the_replication_factor(
+    cluster: BrokerCluster, session: ZooKeeperSession, kafka_tool: KafkaTool, tmp_path: Path
+) -> None:
+    """KIP-860: a plan of before the topic grew would shrink it again."""
+    registry = TopicRegistry(session)
+    registry.create("fixed", uuid4(), {0: (1, 2)})
+    server = ("--bootstrap-server", cluster.bootstrap)
+    fixed = "--disallow-replication-factor-change"
+    file = ("--reassignment-json-file", moves(tmp_path, "fixed", 1))
+    with pytest.raises(
+        AssertionError, match=r"replicas \[1\] are not 2, and the request forbids to change that"
+    ):
+        kafka_tool(REASSIGN, *server, *file, fixed, "--execute")
+    assert registry.get("fixed").partitions[0].replicas == (1, 2)
+    file = ("--reassignment-json-file", moves(tmp_path, "fixed", 2, 3))
+    assert "Successfully started" in kafka_tool(REASSIGN, *server, *file, fixed, "--execute").decode()
+    wait_for(lambda: registry.get("fixed").partitions[0].replicas == (2, 3))
+
+
 def test_topics_are_described_with_the_replicas_that_are_eligible_to_lead(
     cluster: BrokerCluster, session: ZooKeeperSession, kafka_tool: KafkaTool
 ) -> None:

@@ -66,9 +66,16 @@ class LeadershipService:
             chosen = wanted.setdefault(topic.name, {})
             chosen.update({each.partition_index: each.replicas for each in topic.partitions})
 
+        may_resize = getattr(request.body, "allow_replication_factor_change", True)  # KIP-860
+
         def step(topic: str, chosen: dict[int, Any]) -> Callable[[Refused | None], Tree]:
             def altered(refusal: Refused | None) -> Tree:
-                outcome = _outcome(topic, chosen, refusal, lambda: self._admin.reassign(topic, chosen))
+                outcome = _outcome(
+                    topic,
+                    chosen,
+                    refusal,
+                    lambda: self._admin.reassign(topic, chosen, may_resize=may_resize),
+                )
                 results = [{"partition_index": index, **_fields(found)} for index, found in outcome.items()]
                 return {"name": topic, "partitions": results}
 

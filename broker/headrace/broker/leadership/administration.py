@@ -87,10 +87,14 @@ class LeadershipAdmin:
 
         return self._change(topic, {index: partial(decide, index) for index in partitions})
 
-    def reassign(self, topic: str, wanted: Mapping[int, Sequence[int] | None]) -> Outcome:
-        """Begins to move partitions to other replicas; None calls a reassignment off."""
+    def reassign(
+        self, topic: str, wanted: Mapping[int, Sequence[int] | None], *, may_resize: bool = True
+    ) -> Outcome:
+        """Begins to move partitions to other replicas; None calls a reassignment off. `may_resize`: they may
+        be more or fewer than before (KIP-860).
+        """
         decisions = {
-            index: self._call_off if targets is None else self._move_to(tuple(targets))
+            index: self._call_off if targets is None else self._move_to(tuple(targets), may_resize=may_resize)
             for index, targets in wanted.items()
         }
         return self._change(topic, decisions)
@@ -110,7 +114,7 @@ class LeadershipAdmin:
             )
         return new
 
-    def _move_to(self, targets: tuple[int, ...]) -> Decide:
+    def _move_to(self, targets: tuple[int, ...], *, may_resize: bool) -> Decide:
         def decide(_: TopicState, state: PartitionState) -> PartitionState:
             alive = self._alive
             if not targets or len(set(targets)) != len(targets) or len(targets) > REPLICAS_MAX:
@@ -122,6 +126,11 @@ class LeadershipAdmin:
                 raise Refused(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                     f"broker {min(dead)} is not alive; alive: {sorted(alive)}",
+                )
+            if not may_resize and len(targets) != (count := len(set(state.replicas) - set(state.removing))):
+                raise Refused(
+                    ErrorCode.INVALID_REPLICATION_FACTOR,
+                    f"replicas {list(targets)} are not {count}, and the request forbids to change that",
                 )
             return complete(reassign(state, targets), alive)
 
