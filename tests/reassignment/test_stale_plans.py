@@ -13,7 +13,7 @@ from headrace.client.replica_admin import ReplicaAdmin
 from headrace.client.replicas import BrokerStanding, Reassignment, ReplicaSurvey
 from headrace.reassignment.model import Key
 from headrace.reassignment.moving import GONE_MAX_S
-from headrace.reassignment.operations import balance, drain, plan_of_balance
+from headrace.reassignment.operations import balance, drain, plan_of_balance, undrain_gone
 from headrace.wire.errors import ErrorCode
 
 
@@ -68,8 +68,8 @@ class Cluster:
         return {topic: dict.fromkeys(names, "") for topic in topics}
 
     def alter_broker_configs(self, broker_id: int, changes: Mapping[str, str | None]) -> None:
-        if changes.get("headrace.drained"):
-            self.drained.add(broker_id)
+        if "headrace.drained" in changes:
+            (self.drained.add if changes["headrace.drained"] else self.drained.discard)(broker_id)
 
     def alter_configs(self, _topic: str, _changes: Mapping[str, str | None]) -> None: ...
 
@@ -167,3 +167,21 @@ def test_a_refusal_that_asks_to_retry_is_asked_again() -> None:
     cluster.refusals = [{("t", 0): busy}]
     cluster.drain(1)
     assert cluster.partitions["t", 0] == (4, 2, 3) and len(cluster.asked) == 2
+
+
+@pytest.mark.parametrize("ends_s", [0.0, 9.0, 10_000.0])
+def test_a_broker_that_runs_on_stays_marked_as_drained(ends_s: float) -> None:
+    """Its host does not answer whoever destroys it: without the mark it would get replicas again."""
+    cluster = Cluster({("t", 0): (2, 3)}, {1, 2, 3})
+    cluster.drained = {1}
+    sleep = cluster.sleep
+
+    def ends(seconds: float) -> None:
+        sleep(seconds)
+        if cluster.now_s >= ends_s:
+            cluster.brokers.discard(1)
+
+    if not ends_s:
+        cluster.brokers.discard(1)
+    is_gone = undrain_gone(cluster.admin, 1, clock=cluster.clock, sleep=ends)
+    assert is_gone == (ends_s < 20) and cluster.drained == (set() if is_gone else {1})

@@ -30,6 +30,7 @@ DRAINED: Final = "headrace.drained"
 DRAIN_TIMEOUT_S: Final = 3600.0
 STUCK_NAMED_MAX: Final = 20
 SEEN_MAX_S: Final = 5.0
+GONE_WAIT_MAX_S: Final = 20.0  # a broker that was killed is registered until its session ends
 
 
 class CannotDrainError(ReassignmentError):
@@ -132,6 +133,26 @@ def undrain(
     deadline_s = clock() + SEEN_MAX_S
     while broker_id in admin.replicas().drained and clock() < deadline_s:
         sleep(POLL_S / 5)
+    return True
+
+
+def undrain_gone(
+    admin: ReplicaAdmin,
+    broker_id: int,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> bool:
+    """Takes the mark of a drained broker away, once it is no longer registered; returns whether it is. One
+    that runs on would get replicas again, and whoever drained it takes its host away. Raises
+    `UnknownBrokerError`.
+    """
+    deadline_s = clock() + GONE_WAIT_MAX_S
+    while broker_id in admin.replicas().brokers:
+        if clock() >= deadline_s:
+            return False
+        sleep(POLL_S)
+    undrain(admin, broker_id)
     return True
 
 

@@ -94,9 +94,10 @@ def obstacle(state: Values, leaving: Collection[int], deleted_topics: Collection
     return f"Its replicas cannot all move: {'; '.join(map(str, stuck[:STUCK_SHOWN_MAX]))}{more}."
 
 
-def drain_broker(state: Values, stopping: threading.Event) -> bool:
-    """Moves the broker's replicas to others; returns whether nothing is left there. False: the cluster has no
-    room for them, or does not answer. Raises `ResourceError` after `drain_timeout_s`, and on Ctrl-C.
+def drain_broker(state: Values, stopping: threading.Event) -> str:
+    """Moves the broker's replicas to others; returns why that cannot be: the cluster has no room for them, or
+    does not answer; "" once nothing is left there. Raises `ResourceError` after `drain_timeout_s`, and on
+    Ctrl-C.
     """
     from headrace.client.errors import ClientError
     from headrace.reassignment.moving import ReassignmentError, UnfinishedError
@@ -124,10 +125,10 @@ def drain_broker(state: Values, stopping: threading.Event) -> bool:
         with cluster_admin(state, timeout_s=APPLY_TIMEOUT_S) as admin:
             moved = drain(admin, broker_id, timeout_s=timeout_s, report=report, sleep=sleep)
     except UnknownBrokerError:
-        return True
+        return ""
     except (CannotDrainError, ClientError, CoordinationError) as error:
         logger.warning("%s is not drained: %s", name, error)
-        return False
+        return f"Its replicas were not moved: {error}. If that passes, apply again."
     except UnfinishedError as error:
         text = f"After {timeout_s:g} s (drain_timeout_s) replicas are left on it: {error}. Apply again."
         raise ResourceError(Problem(f"Broker {name} is not drained yet", text)) from error
@@ -140,17 +141,31 @@ def drain_broker(state: Values, stopping: threading.Event) -> bool:
         moved.partitions,
         format_bytes(moved.copied_bytes),
     )
-    return True
+    return ""
 
 
-def forget_drained(state: Values) -> None:
-    """Takes the mark of a broker away that is gone: another one of this id may get replicas."""
+def forget_drained(state: Values, stopping: threading.Event) -> Problem | None:
+    """Takes the mark of a broker away that is gone: another one of this id may get replicas. One that runs
+    on, on a host that does not answer, keeps it: it would get some itself. Returns what is to be said then.
+    """
     from headrace.client.errors import ClientError
     from headrace.reassignment.moving import ReassignmentError
-    from headrace.reassignment.operations import undrain
+    from headrace.reassignment.operations import undrain_gone
 
     try:
         with cluster_admin(state, timeout_s=APPLY_TIMEOUT_S) as admin:
-            undrain(admin, int(state["broker_id"]))
+            if not undrain_gone(admin, int(state["broker_id"]), sleep=stopping.wait):
+                return _runs_on(state)
     except (ClientError, CoordinationError, ReassignmentError) as error:
         logger.warning("broker %s is still marked as drained: %s", state["broker_id"], error)
+    return None
+
+
+def _runs_on(state: Values) -> Problem:
+    broker_id = state["broker_id"]
+    return Problem(
+        f"Broker {broker_id} still runs",
+        "It stays marked as drained, so that it gets no replicas. Stop it; `headrace brokers undrain "
+        f"{broker_id}` takes the mark away, for another broker of this id.",
+        is_warning=True,
+    )

@@ -122,12 +122,12 @@ class BrokerResource(UnitResource):
                 self.context.replaced_brokers.add((prior["zookeeper"], int(prior["broker_id"])))
 
     def _drain_and_remove(self, call: ResourceCall, prior: Values) -> None:
-        is_drained = draining.drain_broker(prior, call.stopping)
-        if not is_drained:
-            holdings.refuse_if_any(f"Broker {prior['name']}", self._held(prior))
+        problem = draining.drain_broker(prior, call.stopping)
+        if problem:
+            holdings.refuse_if_any(f"Broker {prior['name']}", self._held(prior), problem)
         self.remove(call, prior)
-        if is_drained:
-            draining.forget_drained(prior)
+        if not problem and (runs_on := draining.forget_drained(prior, call.stopping)) is not None:
+            call.problems.append(runs_on)
 
     def check_gone(self, call: ResourceCall, prior: Values) -> None:
         if call.private.get(SAME_BROKER):
