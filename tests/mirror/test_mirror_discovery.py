@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -72,3 +73,41 @@ def test_the_problem_of_a_topic_ends_with_the_topic(mirror: MirrorService) -> No
 def test_which_topics_are_mirrored(include: str, exclude: str | None, expected: list[str]) -> None:
     names = ["page-view", "orders", "_audit", "__consumer_offsets"]
     assert wanted(names, re.compile(include), re.compile(exclude) if exclude else None) == expected
+
+
+class Takers:
+    """Makes every topic at the target."""
+
+    def prepare(self, _topic: str, count: int) -> list[int]:
+        return list(range(count))
+
+
+def test_a_topic_that_is_gone_from_the_source_is_forgotten_after_a_while(
+    mirror: MirrorService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic for each day's job would be located, and asked for, until the mirror is restarted."""
+    now_s = 1_000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+
+    def found(*names: str) -> None:
+        topics = {name: TopicInfo(name, {0: PartitionInfo(0, 1)}) for name in names}
+        side = cast(Any, SimpleNamespace(admin=SimpleNamespace(topics=lambda: topics)))
+        mirror._discover(side, side, cast(TargetTopics, Takers()))
+
+    for day in range(20):
+        found("orders", f"job-{day}")
+    for _ in range(3):  # nor does a broker that has just begun, and knows no topics
+        found()
+        now_s += service.ABSENT_MAX_S / 4
+    found("orders")
+    assert len(mirror.status()["partitions"]) == 21
+    now_s += service.ABSENT_MAX_S / 4
+    found("orders")
+    assert [each["topic"] for each in mirror.status()["partitions"]] == ["orders"]
+    lanes = mirror._pipeline._lanes
+    assert [copy.topic for lane in lanes for copy in lane.copies] == ["orders"]
+    for lane in lanes:
+        lane.step()
+        assert lane.network._topics <= {"orders"}
+    found("orders", "job-3")
+    assert len(mirror.status()["partitions"]) == 2

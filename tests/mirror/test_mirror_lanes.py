@@ -32,7 +32,7 @@ class Source:
             topics={"t": TopicInfo("t", {each: PartitionInfo(each, each) for each in range(BROKERS)})},
         )
 
-    def add_topics(self, _: object) -> None: ...
+    def keep_topics(self, _: object) -> None: ...
 
     def ready(self, broker_id: int) -> bool:
         return broker_id not in self.away

@@ -65,7 +65,7 @@ class Lane:
         self._lock = lock
         self._on_fetched = on_fetched
         self._requested_bytes: dict[int, int] = {}  # by source broker with a Fetch in flight
-        self._pause_until_s: dict[PartitionCopy, float] = {}
+        self.pause_until_s: dict[PartitionCopy, float] = {}
         self._unreachable_since_s: dict[PartitionCopy, float] = {}
         self._asked: dict[int, int] = {}  # by source broker: the rotation of its last Fetch
         # Brokers fill a Fetch in order of its partitions, so each Fetch begins with another partition.
@@ -74,7 +74,7 @@ class Lane:
     def step(self) -> float:
         """Requests what the copies want, within `LANE_MAX_BYTES`; returns how long to wait."""
         network = self.network
-        network.add_topics({copy.topic for copy in self.copies})
+        network.keep_topics({copy.topic for copy in self.copies})
         room = LANE_MAX_BYTES - sum(self._requested_bytes.values())
         wanted: dict[int, list[tuple[PartitionCopy, int]]] = {}
         has_waiting = False
@@ -86,7 +86,7 @@ class Lane:
             if address is None:
                 has_waiting = has_waiting or copy.ahead_bytes > 0
                 continue
-            if self._pause_until_s.get(copy, 0.0) > now_s:
+            if self.pause_until_s.get(copy, 0.0) > now_s:
                 has_waiting = True
                 continue
             leader = network.cluster.leader(copy.topic, copy.partition)
@@ -163,7 +163,7 @@ class Lane:
             copy.fetched(generation, address, fetched, now_s, is_all_empty=is_all_empty)
         elif code in MOVED:
             self.network.request_update()
-            self._pause_until_s[copy] = now_s + LEADER_RETRY_S
+            self.pause_until_s[copy] = now_s + LEADER_RETRY_S
         elif code is ErrorCode.CORRUPT_MESSAGE:
             copy.refused_as_damaged(generation, address, now_s)
         elif generation == copy.generation:

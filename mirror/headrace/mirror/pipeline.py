@@ -85,6 +85,14 @@ class Pipeline:
                 self._lane_of[copy] = lane
         self.wake()
 
+    def remove(self, copies: Iterable[PartitionCopy]) -> None:
+        """Removes copies, of which the lock is held. What is on its way for them is dropped."""
+        for copy in copies:
+            lane = self._lane_of.pop(copy)
+            lane.copies.remove(copy)
+            for known in (lane.pause_until_s, self._unreachable_since_s, self._reigns, self._turn_of):
+                known.pop(copy, None)
+
     def wake(self) -> None:
         """Lets all loops check what the copies want. Any thread."""
         for lane in self._lanes:
@@ -121,7 +129,7 @@ class Pipeline:
 
     def _append_step(self) -> float:
         network = self._target
-        network.add_topics({copy.topic for copy in self._lane_of})
+        network.keep_topics({copy.topic for copy in self._lane_of})
         ready: dict[int, list[PartitionCopy]] = {}
         before, self._unreachable_since_s = self._unreachable_since_s, {}
         now_s = time.monotonic()
@@ -200,8 +208,9 @@ class Pipeline:
                         key = topic.topic_id if by_id else topic.name
                         for result in topic.partitions:
                             self._on_ack(*sent[key, result.partition], result, now_s)
-            for lane in {self._lane_of[copy] for copy, _ in sent.values()}:
-                lane.network.wake()
+            for lane in {self._lane_of.get(copy) for copy, _ in sent.values()}:
+                if lane is not None:
+                    lane.network.wake()
 
         self._target.send(leader, produce_call(request, by_id=by_id), done)
 

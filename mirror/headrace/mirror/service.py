@@ -11,6 +11,7 @@ import random
 import re
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,6 +39,8 @@ from headrace.wire.primitives import NO_UUID
 logger = logging.getLogger(__name__)
 
 DISCOVER_S: Final = 2.0
+ABSENT_MAX_S: Final = 60.0
+"""How long a topic may be absent from the source's list before its copies are forgotten."""
 STEP_S: Final = 0.2
 TOPICS_MAX: Final = 10_000
 UNREPORTED_GAPS_MAX: Final = 10_000
@@ -69,6 +72,8 @@ class MirrorService:
         self._client_id = f"mirror-{settings.source_datacenter}"
         self._copies: dict[tuple[str, int], PartitionCopy] = {}
         self._topic_problems: dict[str, str] = {}
+        self._absent_since_s: dict[str, float] = {}
+        """Topics with copies that the source does not have."""
         self._problem = "not started"
         self._gaps_lock = threading.Lock()
         self._unreported_gaps: dict[tuple[str, int, int], GapRecord] = {}
@@ -168,6 +173,7 @@ class MirrorService:
         )
         for name in self._topic_problems.keys() - set(names):
             del self._topic_problems[name]
+        self._forget(source_topics)
         for name in names[:TOPICS_MAX]:
             count = max(source_topics[name].partitions, default=-1) + 1
             copies = [self._copies.get((name, partition)) for partition in range(count)]
@@ -178,6 +184,21 @@ class MirrorService:
                     copy.target_is(NO_UUID if found is None else found.topic_id, time.monotonic())
             if any(copy is None or copy.target_partition not in existing for copy in copies):
                 self._prepare(name, count, topics)
+
+    def _forget(self, source_topics: Collection[str]) -> None:
+        """Ends the copying of topics that the source no longer has: after a while, since a broker that has
+        just begun may know few. Their copies stay as they are.
+        """
+        now_s = time.monotonic()
+        absent = {topic for topic, _ in self._copies} - set(source_topics)
+        self._absent_since_s = {name: self._absent_since_s.get(name, now_s) for name in absent}
+        for name in absent:
+            if now_s - self._absent_since_s[name] >= ABSENT_MAX_S:
+                with self._pipeline.lock:
+                    gone = [key for key in self._copies if key[0] == name]
+                    self._pipeline.remove([self._copies.pop(key) for key in gone])
+                del self._absent_since_s[name]
+                logger.info("%s was deleted in the source: its copy is mirrored no longer, and stays", name)
 
     def _prepare(self, name: str, count: int, topics: TargetTopics) -> None:
         """Creates the mirror partitions of a topic that is new, has grown, or was deleted at the target."""

@@ -12,7 +12,7 @@ import random
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from functools import partial
 from typing import Any, Final
 
@@ -92,6 +92,11 @@ class Network:
         if added:
             self._topics |= added
             self._updates.restart()
+
+    def keep_topics(self, topics: Set[str]) -> None:
+        """Includes these topics, and no others, in metadata requests from now on. Raises as `add_topics`."""
+        self._topics &= topics
+        self.add_topics(topics)
 
     def forget_topic(self, topic: str) -> None:
         """Leaves the topic out of metadata requests from now on."""
