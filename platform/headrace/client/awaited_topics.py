@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterable
 
+from headrace.client.cluster import TopicPartition
 from headrace.client.network import Network
+from headrace.wire.errors import ErrorCode
 
 
 class AwaitedTopics:
@@ -57,9 +60,15 @@ class AwaitedTopics:
             elif not waiting and not network.cluster.partition_count(topic):
                 network.forget_topic(topic)
 
-    def tell(self) -> None:
-        """Wakes the threads that wait, if metadata has come."""
+    def tell(self, busy: Iterable[TopicPartition] = ()) -> None:
+        """Wakes the threads that wait, if metadata has come. A topic that was deleted is left out of metadata
+        requests from now on, which might create it again, unless batches for it are `busy`.
+        """
         if self._network.cluster_version != self.version:
+            needed = {topic for topic, _ in busy} | self._waiting.keys()
+            for name, info in self._network.cluster.topics.items():
+                if info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and name not in needed:
+                    self._network.forget_topic(name)
             with self._changed:
                 self.version = self._network.cluster_version
                 self._changed.notify_all()

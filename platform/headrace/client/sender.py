@@ -148,7 +148,7 @@ class Sender:
         self._dispatch(now_s)
         waits = [at_s for at_s in (linger_until_s, expiry_s, self._retry_s(now_s)) if at_s is not None]
         self.network.poll(max(0.0, min([now_s + IDLE_WAIT_S, *waits]) - self._clock()))
-        self.topics.tell()
+        self.topics.tell(self._busy)
 
     def _number(self) -> None:
         """Numbers closed batches, in order; requests a producer id first if there is none."""
