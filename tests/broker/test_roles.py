@@ -352,3 +352,14 @@ def test_a_deleted_topic_ends_a_follower(roles: Roles) -> None:
     roles.bench.apply(topic(2, 0, topic_id=uuid4()))
     roles.bench.workers.run()
     assert roles.followed is not None and roles.followed.log.end_address == 0
+
+
+def test_the_high_watermark_of_a_replica_that_moved_away_is_forgotten(roles: Roles) -> None:
+    """The file would grow by a line for each, and beyond its bound all of it is ignored."""
+    roles.become(2, 0)
+    roles.become(ME, 1)
+    elsewhere = TopicState("t", ID, {0: PartitionState(2, 2, (2, 3), (2,))})
+    roles.bench.apply(elsewhere)
+    roles.bench.workers.run()
+    assert roles.led is None and roles.followed is None
+    assert roles.bench.manager._roles.high_watermarks() == {}

@@ -228,6 +228,8 @@ class Roles:
 
     def high_watermarks(self) -> dict[PartitionName, HighWatermark]:
         """Returns what is known now, for `high_watermarks.save`."""
+        if self._state.view.topics:  # else nobody has told which replicas are here
+            self._known = {name: each for name, each in self._known.items() if self._has_replica(name)}
         known = dict(self._known)
         for led in self._state.partitions:
             if led.replicas is not None:
@@ -235,6 +237,11 @@ class Roles:
         for followed in self._followed:
             known[followed.name] = of(followed.topic_id, followed.log, followed.high_watermark)
         return known
+
+    def _has_replica(self, name: PartitionName) -> bool:
+        topic = self._state.view.topics.get(name.topic)
+        state = None if topic is None else topic.partitions.get(name.partition)
+        return state is not None and self._state.broker_id in state.replicas
 
     def take(self, name: PartitionName, then: Take, *, is_deleted: bool) -> None:
         """Ends a log's role, whichever it has; `then` gets it, once no thread works on it for that."""
