@@ -17,6 +17,7 @@ from headrace.broker.partition import Partition
 from headrace.broker.replicas import high_watermarks
 from headrace.broker.replicas.followed import FollowedPartition
 from headrace.broker.replicas.in_sync_changes import InSyncChanges
+from headrace.broker.replicas.roles import has_moved
 from headrace.coordination.partition_states import PartitionChange, StaleStateError
 from headrace.coordination.topics import PartitionState, TopicState
 from headrace.log.directory import PartitionName
@@ -363,3 +364,25 @@ def test_the_high_watermark_of_a_replica_that_moved_away_is_forgotten(roles: Rol
     roles.bench.workers.run()
     assert roles.led is None and roles.followed is None
     assert roles.bench.manager._roles.high_watermarks() == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "may_be_deleted"),
+    [
+        (((1, 2, 3), (1, 2, 3)), ((2, 3), (2, 3)), True),
+        (((1, 2, 3), (1, 2, 3)), ((2, 3), (2,)), False),
+        (((2, 3, 1), (2, 3)), ((2, 3), (2,)), True),  # it was being added, and another one was chosen
+        (((2, 3, 1), (2,), (1,)), ((2, 3), (2,)), False),
+        (((2, 3, 1), (2, 3)), ((2, 3), ()), False),
+    ],
+)
+def test_a_replica_that_was_left_behind_goes_once_nobody_can_need_it(
+    before: tuple[Any, ...], after: tuple[Any, ...], may_be_deleted: bool
+) -> None:
+    states = [
+        PartitionState(2, epoch, replicas, isr, elr=tuple(elr[0]) if elr else ())
+        for epoch, (replicas, isr, *elr) in enumerate((before, after))
+    ]
+    assert has_moved(*states, ME) == may_be_deleted
+    assert not has_moved(states[0], replace(states[1], leader_epoch=-1), ME)
+    assert not has_moved(None, states[1], ME) and not has_moved(states[0], None, ME)

@@ -144,7 +144,7 @@ class ReplicaManager:
                 before[name.topic].partitions.get(name.partition),
                 topics[name.topic].partitions.get(name.partition),
             )
-            self._drop(name, delete=may_delete and has_moved(*states), is_gone=False)
+            self._drop(name, delete=may_delete and has_moved(*states, self._state.broker_id), is_gone=False)
         for name in planned.delete:
             self._drop(name, delete=may_delete, is_gone=True)
         if planned.delete and not may_delete:

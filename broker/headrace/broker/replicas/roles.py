@@ -31,18 +31,15 @@ NEVER: Final = -1  # no epoch: this broker has not led
 Take = Callable[[PartitionLog], None]
 
 
-def has_moved(before: PartitionState | None, after: PartitionState | None) -> bool:
-    """Whether a reassignment has taken a partition to other brokers, all of which have what it held: a
-    replica that was left behind may be deleted. A state of before the last one known, as of a ZooKeeper that
-    lost writes, proves nothing.
+def has_moved(before: PartitionState | None, after: PartitionState | None, broker_id: int) -> bool:
+    """Whether a reassignment has taken a partition to other brokers, and a replica that was left behind here
+    may be deleted: all of them have what it held, or it was neither in sync nor eligible to lead. A state of
+    before the last one known, as of a ZooKeeper that lost writes, proves nothing.
     """
-    return (
-        before is not None
-        and after is not None
-        and after.leader_epoch >= before.leader_epoch
-        and after.leader in after.isr
-        and set(after.replicas) == set(after.isr)
-    )
+    if before is None or after is None or after.leader_epoch < before.leader_epoch:
+        return False
+    was_needed = broker_id in (*before.isr, *before.elr)
+    return after.leader in after.isr and (not was_needed or set(after.replicas) == set(after.isr))
 
 
 @dataclass(eq=False, slots=True)
