@@ -383,6 +383,6 @@ def test_a_replica_that_was_left_behind_goes_once_nobody_can_need_it(
         PartitionState(2, epoch, replicas, isr, elr=tuple(elr[0]) if elr else ())
         for epoch, (replicas, isr, *elr) in enumerate((before, after))
     ]
-    assert has_moved(*states, ME) == may_be_deleted
+    assert has_moved(states[0], states[1], ME) == may_be_deleted
     assert not has_moved(states[0], replace(states[1], leader_epoch=-1), ME)
     assert not has_moved(None, states[1], ME) and not has_moved(states[0], None, ME)
