@@ -14,6 +14,7 @@ from headrace.client.replicas import BrokerStanding, Reassignment, ReplicaSurvey
 from headrace.reassignment.model import Key
 from headrace.reassignment.moving import GONE_MAX_S
 from headrace.reassignment.operations import balance, drain, plan_of_balance, undrain_gone
+from headrace.reassignment.throttling import LEADER_RATE
 from headrace.wire.errors import ErrorCode
 
 
@@ -29,6 +30,9 @@ class Cluster:
         self.asked: list[Mapping[Key, Any]] = []
         self.refusals: list[dict[Key, BrokerError]] = []
         self.now_s = 0.0
+        self.rates: set[int] = set()
+        self.rates_at_reassign: list[set[int]] = []
+        self.settings: dict[str, dict[str, str]] = {}
 
     def clock(self) -> float:
         return self.now_s
@@ -58,6 +62,7 @@ class Cluster:
 
     def reassign(self, targets: Mapping[Key, Any]) -> dict[Key, Any]:
         self.asked.append(dict(targets))
+        self.rates_at_reassign.append(set(self.rates))
         refused = self.refusals.pop(0) if self.refusals else {}
         for key in targets.keys() - refused.keys():
             old = self.moving[key][0] if key in self.moving else self.partitions[key]
@@ -65,13 +70,19 @@ class Cluster:
         return refused
 
     def topic_settings(self, topics: Any, names: Any) -> dict[str, dict[str, str]]:
-        return {topic: dict.fromkeys(names, "") for topic in topics}
+        return {
+            topic: {name: self.settings.get(topic, {}).get(name, "") for name in names} for topic in topics
+        }
 
     def alter_broker_configs(self, broker_id: int, changes: Mapping[str, str | None]) -> None:
         if "headrace.drained" in changes:
             (self.drained.add if changes["headrace.drained"] else self.drained.discard)(broker_id)
+        if LEADER_RATE in changes:
+            (self.rates.add if changes[LEADER_RATE] else self.rates.discard)(broker_id)
 
-    def alter_configs(self, _topic: str, _changes: Mapping[str, str | None]) -> None: ...
+    def alter_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
+        known: dict[str, Any] = {**self.settings.get(topic, {}), **changes}
+        self.settings[topic] = {name: value for name, value in known.items() if value is not None}
 
     def elect_preferred(self, _keys: Any) -> dict[Key, Any]:
         return {}
@@ -167,6 +178,26 @@ def test_a_refusal_that_asks_to_retry_is_asked_again() -> None:
     cluster.refusals = [{("t", 0): busy}]
     cluster.drain(1)
     assert cluster.partitions["t", 0] == (4, 2, 3) and len(cluster.asked) == 2
+
+
+def test_a_throttle_that_another_command_has_taken_away_is_set_again() -> None:
+    cluster = Cluster({("t", number): (1, 2) for number in range(45)}, {1, 2, 3})
+    drain(
+        cluster.admin,
+        1,
+        throttle_bytes_per_s=1_000,
+        clock=cluster.clock,
+        sleep=lambda _: cluster.rates.clear(),
+    )
+    assert all(rates == {1, 2, 3} for rates in cluster.rates_at_reassign), cluster.rates_at_reassign
+    assert len(cluster.rates_at_reassign) >= 3
+
+
+def test_throttles_of_topics_that_another_command_moved_are_removed_in_the_end() -> None:
+    cluster = Cluster({("x", 0): (1, 2), ("y", 0): (2, 3)}, {1, 2, 3, 4})
+    cluster.settings["y"] = {"leader.replication.throttled.replicas": "0:2"}
+    balance(cluster.admin, plan_of_balance(cluster.replicas()), clock=cluster.clock, sleep=cluster.sleep)
+    assert cluster.settings["y"] == {}
 
 
 @pytest.mark.parametrize("ends_s", [0.0, 9.0, 10_000.0])

@@ -32,7 +32,6 @@ class Throttle:
         self._brokers: set[int] = set()  # whose rate is set
         self._leaders: dict[str, set[tuple[int, int]]] = {}  # by topic
         self._followers: dict[str, set[tuple[int, int]]] = {}
-        self._topics: set[str] = set()
 
     def begin(self, moves: Iterable[Move]) -> None:
         """Called before moves begin. Raises `ClientError`."""
@@ -40,7 +39,6 @@ class Throttle:
         brokers: set[int] = set()
         for move in moves:
             topic, partition = move.key
-            self._topics.add(topic)
             if not move.adding:
                 continue
             changed[topic] = None
@@ -50,7 +48,7 @@ class Throttle:
         if self._bytes_per_s is None:
             return
         rate = str(self._bytes_per_s)
-        for broker_id in sorted(brokers - self._brokers):
+        for broker_id in sorted(brokers):  # again, too: another command that ended may have taken it away
             self._admin.alter_broker_configs(broker_id, {LEADER_RATE: rate, FOLLOWER_RATE: rate})
             self._brokers.add(broker_id)
         # Other commands, also those that were interrupted, may have throttled more of these topics.
@@ -66,13 +64,13 @@ class Throttle:
             self._alter(topic, {LEADER_REPLICAS: None, FOLLOWER_REPLICAS: None})
 
     def end(self) -> None:
-        """Removes the throttles of all brokers, and of the topics that have moved, unless some partition
+        """Removes the throttles of all brokers and topics, also what others have left, unless some partition
         still moves. Raises `ClientError`."""
         survey = self._admin.replicas()
         if survey.reassignments or survey.unsettled:
             return
         wanted = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
-        found = self._admin.topic_settings(sorted(self._topics), wanted)
+        found = self._admin.topic_settings(sorted({topic for topic, _ in survey.partitions}), wanted)
         for topic, values in found.items():
             if any(values.values()):
                 self._alter(topic, dict.fromkeys(wanted))
