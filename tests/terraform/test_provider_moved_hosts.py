@@ -1,5 +1,6 @@
 """Brokers change hosts by one apply while a producer writes: a living one, and two whose hosts are dead."""
 
+import contextlib
 import re
 import threading
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from fix_hosts import (
 from fix_terraform import Workspace
 from fix_zookeeper import ZooKeeperRoom
 from headrace.client.admin import Admin
+from headrace.client.errors import ClientError
 from headrace.client.producer import Producer
 
 Make = Callable[[str], Workspace]
@@ -103,6 +105,37 @@ def test_a_living_broker_moves_to_another_host_by_one_apply(
         written = writer.stop()
     assert written, "the producer wrote nothing meanwhile"
     check(site, folder, COUNT + written)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_living_brokers_move_one_after_the_other_by_one_apply(
+    workspace: Make, hosts: StartHosts, zookeeper: ZooKeeperRoom
+) -> None:
+    """With both empty at once all that they hold would be on one disk."""
+    agents = hosts(("host-a", "host-b"))
+    site, folder = begin(workspace, zookeeper, agents, ("host-a", "host-a", "host-a"))
+    done = threading.Event()
+    fewest: list[int] = []
+
+    def look() -> None:
+        while not done.wait(0.1):
+            with contextlib.suppress(ClientError):
+                fewest.append(len(in_sync(site.listens[0])))
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        for number in (2, 3):
+            site.move(number, "host-b")
+        folder.write(site.hcl())
+        output = folder.apply()
+        assert "2 added, 0 changed, 2 destroyed" in output, output
+    finally:
+        done.set()
+        watcher.join(WAIT_MAX_S)
+    assert len(fewest) > 10 and min(fewest) >= 2
+    check(site, folder, COUNT)
 
 
 @pytest.mark.slow

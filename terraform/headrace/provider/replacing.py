@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 from headrace.coordination.errors import CoordinationError
 from headrace.provider.clusters import APPLY_TIMEOUT_S, PLAN_TIMEOUT_S
 from headrace.provider.draining import CONNECT_TIMEOUT_S, DRAIN_TIMEOUT_DEFAULT_S, cluster_admin
 from headrace.provider.problems import INTERRUPTED, Problem, ResourceError, join_some, plural
-from headrace.provider.resource import ResourceCall
+from headrace.provider.resource import Replacement, ResourceCall
 from headrace.provider.values import Values, is_same
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GONE_WAIT_MAX_S: Final = 60.0
+BEGIN_MAX_S: Final = 60.0  # Terraform makes a broker again right after it was destroyed
 POLL_S: Final = 0.5
 REPORT_EVERY_S: Final = 10.0
 # In the private data of a planned replacement: whether the new broker has the id and cluster of the old one.
@@ -69,6 +70,28 @@ def sole_problem(state: Values, leaving: Collection[int], deleted_topics: Collec
     return (
         f"No other live broker has {names} in sync, so nothing can be copied: start it, or delete the topics."
     )
+
+
+def is_another_empty(replaced: Mapping[tuple[str, int], Replacement], prior: Values) -> bool:
+    """Whether another broker of the cluster, which this apply makes again, does not hold its replicas yet.
+
+    Raises `ResourceError` if that one was not made, or Terraform does not begin to: with `depends_on` between
+    brokers, it waits for this one.
+    """
+    own = (prior["zookeeper"], int(prior["broker_id"]))
+    for key, other in list(replaced.items()):
+        if key[0] != own[0] or key == own:
+            continue
+        is_late = not other.begun and time.monotonic() - other.deleted_s >= BEGIN_MAX_S
+        if other.failed or is_late:
+            what = "was not made again" if other.failed else f"is not made again within {BEGIN_MAX_S:g} s"
+            text = (
+                f"This apply has removed broker {key[1]} of the same cluster, which {what}: with both away, "
+                "what they hold would be on too few disks. Apply again once that one is there."
+            )
+            raise ResourceError(Problem(f"Broker {prior['name']} is not destroyed yet", text))
+        return True
+    return False
 
 
 def wait_until_gone(state: Values, stopping: threading.Event) -> None:

@@ -27,8 +27,8 @@ class Context:
 
     `known` holds the identities of the resources in the state, as far as they were read; `deleted_topics` the
     ids of topics that this plan deletes: their data does not keep a broker or a ZooKeeper from being deleted.
-    `leaving_brokers`: by ZooKeeper, the ids of brokers that it destroys; `replaced_brokers`: ZooKeepers and
-    ids of those that this apply has deleted, and makes again elsewhere.
+    `leaving_brokers`: by ZooKeeper, the ids of brokers that it destroys; `replaced_brokers`: by ZooKeeper and
+    id those that this apply has deleted, and makes again elsewhere, until they hold their replicas again.
     """
 
     agents: Agents = field(default_factory=lambda: Agents({}))
@@ -37,7 +37,18 @@ class Context:
     known: set[str] = field(default_factory=set)
     deleted_topics: set[str] = field(default_factory=set)
     leaving_brokers: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
-    replaced_brokers: set[tuple[str, int]] = field(default_factory=set)
+    replaced_brokers: dict[tuple[str, int], Replacement] = field(default_factory=dict)
+
+
+@dataclass
+class Replacement:
+    """A broker between its deletion and the moment when it holds its replicas again. `begun`: whether it is
+    being made; `failed`: that it was not.
+    """
+
+    deleted_s: float
+    begun: bool = False
+    failed: bool = False
 
 
 @dataclass

@@ -5,6 +5,7 @@ A new kind is one class here; its attributes and its description come from its m
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 from headrace.agent import configuration
@@ -15,7 +16,7 @@ from headrace.provider.holdings import Holdings
 from headrace.provider.planning import ResourceChange, ResourcePlan
 from headrace.provider.problems import INTERRUPTED, ResourceError
 from headrace.provider.replacing import SAME_BROKER
-from headrace.provider.resource import ResourceCall
+from headrace.provider.resource import Replacement, ResourceCall
 from headrace.provider.unit_kind import UnitKind
 from headrace.provider.unit_resource import UnitResource
 from headrace.provider.values import Values
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 # ZooKeeper's `preAllocSize` as the agent configures it: the size of a transaction log once there is one.
 TRANSACTION_LOG_MIN_BYTES: Final = 1 << 20
+TURN_POLL_S: Final = 0.5
 
 
 class ZooKeeperResource(UnitResource):
@@ -92,12 +94,20 @@ class BrokerResource(UnitResource):
         return replacing.sole_replicas(prior, leaving, self.context.deleted_topics) == []
 
     def create(self, call: ResourceCall, planned: Values) -> Values:
-        if (planned["zookeeper"], int(planned["broker_id"])) not in self.context.replaced_brokers:
+        key = (planned["zookeeper"], int(planned["broker_id"]))
+        replacement = self.context.replaced_brokers.get(key)
+        if replacement is None:
             return super().create(call, planned)
+        replacement.begun = True
         # No other broker restarts before this one is in sync again.
         with self.context.slots.hold(f"{planned['datacenter']} {self.kind.name}", planned["name"]):
-            state = super().create(call, planned)
-            replacing.wait_until_in_sync(call, state)
+            try:
+                state = super().create(call, planned)
+                replacing.wait_until_in_sync(call, state)
+            except BaseException:
+                replacement.failed = True
+                raise
+            del self.context.replaced_brokers[key]
             return state
 
     def change_in_turn(
@@ -109,9 +119,19 @@ class BrokerResource(UnitResource):
         return state
 
     def delete(self, call: ResourceCall, prior: Values) -> None:
+        while not self._delete_in_turn(call, prior):
+            if call.stopping.wait(TURN_POLL_S):
+                raise ResourceError(INTERRUPTED)
+
+    def _delete_in_turn(self, call: ResourceCall, prior: Values) -> bool:
+        """Deletes the broker; returns False, and does nothing, while another one is empty that is made again:
+        what both hold would be on one disk less, and one less.
+        """
         with self.context.slots.hold(f"{prior['datacenter']} {self.kind.name}", prior["name"]):
             if call.stopping.is_set():
                 raise ResourceError(INTERRUPTED)
+            if replacing.is_another_empty(self.context.replaced_brokers, prior):
+                return False
             self.plan_deletion(call, prior)
             is_made_again = bool(call.private.get(SAME_BROKER))
             if prior.get("allow_data_loss") or self._is_fetched_again(call, prior):
@@ -119,7 +139,9 @@ class BrokerResource(UnitResource):
             else:
                 self._drain_and_remove(call, prior)
             if is_made_again:
-                self.context.replaced_brokers.add((prior["zookeeper"], int(prior["broker_id"])))
+                key = (prior["zookeeper"], int(prior["broker_id"]))
+                self.context.replaced_brokers[key] = Replacement(time.monotonic())
+            return True
 
     def _drain_and_remove(self, call: ResourceCall, prior: Values) -> None:
         problem = draining.drain_broker(prior, call.stopping)
