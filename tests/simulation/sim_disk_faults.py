@@ -65,7 +65,7 @@ class DiskFaults:
 
     # --- bytes that are gone for good ---
 
-    def _may_lose(self) -> bool:
+    def may_lose(self) -> bool:
         """Whether others have all that was acknowledged, and nothing else is broken."""
         faults, isr = self._faults, self._world.state()["isr"]
         return faults.sick is None and not faults.active and len(isr) == len(self._world.brokers)
@@ -73,7 +73,7 @@ class DiskFaults:
     def rot(self) -> None:
         """A bit flips on one broker's disk; in the end it gets a new disk."""
         number = self._faults.pick()
-        if not self._may_lose():
+        if not self.may_lose():
             return
         others = [self._world.folder_of(other) for other in self._world.brokers if other != number]
         where = self._world.disks.rot(self._world.folder_of(number), others)
@@ -82,15 +82,15 @@ class DiskFaults:
         self._world.reread()
         self._faults.sick = number
         what = f"a bit is flipped on broker {number}, {where}"
-        self._faults.inject("rot", what, lambda: self._replace(number), self._clock.between(500, SICK_MAX_MS))
+        self._faults.inject("rot", what, lambda: self.replace(number), self._clock.between(500, SICK_MAX_MS))
 
     def new_disk(self) -> None:
         number = self._faults.pick()
-        if not self._may_lose():
+        if not self.may_lose():
             return
         self._faults.sick = number
         self._faults.count("new-disk")
-        self._replace(number)
+        self.replace(number)
 
     def older_disk(self) -> None:
         """A copy of a disk takes its place, some seconds later, while all brokers are down; its broker is the
@@ -109,7 +109,7 @@ class DiskFaults:
     def _put_back(self, number: int, copied: Path, retries: int) -> None:
         if self._faults.is_over or not retries:
             return
-        if not (self._may_lose() and self._is_known_to_be_older(number, copied)):
+        if not (self.may_lose() and self._is_known_to_be_older(number, copied)):
             self._world.later(RETRY_MS, lambda: self._put_back(number, copied, retries - 1))
             return
         world, high_watermark = self._world, max(1, self._world.high_watermark())
@@ -134,13 +134,13 @@ class DiskFaults:
         is_same = bool(noted["directory_id"] == owner["directory_id"])
         return is_same and bool(noted["age"] > owner["age"])
 
-    def _replace(self, number: int) -> None:
+    def replace(self, number: int) -> None:
         """Gives a broker an empty disk, once another one in sync has everything."""
         state = self._world.state()
         what = f"broker {number} waits for its new disk"
         if not set(state["isr"]) - {number}:
             self._faults.active[what] = lambda: None
-            self._world.later(RETRY_MS, lambda: self._replace(number))
+            self._world.later(RETRY_MS, lambda: self.replace(number))
             return
         self._faults.active.pop(what, None)
         broker = self._world.brokers[number]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from simulation.sim_disk_faults import DiskFaults
+from simulation.sim_emptied import Emptied
 from simulation.sim_laggards import Laggards
 from simulation.sim_moves import Moves
 from simulation.sim_network import Way
@@ -71,6 +72,7 @@ class Faults:
             laggards.leave_behind_eligible,
             laggards.interrupt_joining,
             Newcomers(world, self, moves).begin,
+            Emptied(world, self, moves, disks).leader,
             moves.shut_down,
             moves.reassign,
             moves.prefer,

@@ -76,6 +76,14 @@ class Moves:
             self._ask(broker, targets)
             self._faults.inject("reassignment", REASSIGNED, self._begin, self._clock.between(*REASSIGNED_MS))
 
+    def reassign_to(self, number: int, targets: list[int]) -> None:
+        """A broker is asked for these replicas for a while."""
+        broker = self._world.brokers[number]
+        if not broker.life.is_dead and REASSIGNED not in self._faults.active and not self._faults.is_over:
+            self._world.note(f"replicas are to be {targets}")
+            self._ask(broker, targets)
+            self._faults.inject("reassignment", REASSIGNED, self._begin, self._clock.between(*REASSIGNED_MS))
+
     def _begin(self) -> None:
         if not self._is_restoring:
             self._is_restoring = True
