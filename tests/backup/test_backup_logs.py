@@ -6,6 +6,8 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +17,7 @@ from headrace.agent.host import Host
 from headrace.agent.kinds import unit_of
 from headrace.agent.report import report_of
 from headrace.agent.unit import UnitState
-from headrace.backup import logs, trees
+from headrace.backup import logs, taking, trees
 from headrace.backup.errors import UnitUnreachableError
 from headrace.backup.logs import Copied, Ends, copy_broker, flushed_ends, size_to_copy
 from headrace.backup.pace import Pace
@@ -32,6 +34,7 @@ from headrace.backup.units import HomeUnit, _home_unit
 from headrace.backup.writer import Writer
 from headrace.client.cluster import PartitionInfo, TopicInfo
 from headrace.client.survey import LogRange, Survey
+from headrace.coordination import znodes
 from headrace.coordination.tree import TreeNode
 from headrace.log import checkpoint
 from headrace.log.snapshot import take
@@ -189,7 +192,7 @@ def test_topics_that_are_deleted_or_made_again_between_two_reads_are_left_out(ch
     first = [*roots, topic("a", "1"), topic("b", "2"), topic("c", "3"), damaged, schemas(1)]
     second = [*roots, topic("a", "1"), topic("c", "4"), schemas(2)]
     kept = joined(first, second)
-    assert topics_of(kept, chroot) == {"a": Topic("1", frozenset({0, 1}))}
+    assert topics_of(kept, chroot) == {"a": Topic("1", frozenset({0, 1}), {0: (1,), 1: (1,)})}
     assert schemas(2) in kept and schemas(1) not in kept
 
 
@@ -201,3 +204,20 @@ def test_a_brokers_topics_are_those_below_its_chroot(hosts: str, chroot: str) ->
     assert topics_of(tree, chroot_in(hosts)) == {"a": Topic("1", frozenset())}
     state = node(f"{chroot}/brokers/topics/a/partitions/0/state", leader_epoch=1)
     assert in_later_epochs([state]) != [state]
+
+
+@pytest.mark.parametrize("is_mounted", [True, False])
+def test_a_brokers_data_that_is_not_there_is_a_problem(tmp_path: Path, is_mounted: bool) -> None:
+    """Its disk is not mounted, or an empty one is: the backup would be whole by its own word."""
+    unit = home_unit(tmp_path)
+    if is_mounted:
+        unit.directory.mkdir()
+    (tmp_path / "backup").mkdir()
+    orders = json.dumps({"topic_id": "an id", "partitions": {"0": [7], "1": [8]}}).encode()
+    tree = [TreeNode(znodes.TOPICS, b"", 1, 1), TreeNode(znodes.topic("orders"), orders, 2, 2)]
+    with Writer(tmp_path / "backup", [], Pace()) as writer:
+        site = cast(Any, SimpleNamespace(home=tmp_path))
+        job = taking._Job(site, [unit], taking.Options(), writer, lambda _: None)
+        taking._copy_logs(job, [unit], tree)
+    (problem,) = job.problems
+    assert ("orders-0 has a replica here" if is_mounted else "is its disk mounted?") in problem

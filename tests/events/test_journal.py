@@ -26,6 +26,7 @@ from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
 from headrace.client import Admin, BatchIdentity
 from headrace.events import journal as journal_module
+from headrace.events import succession
 from headrace.events.handovers import HandoverCounts, PartTally
 from headrace.events.journal import DeadJournal, Journal, JournalError, claim, replay
 from headrace.events.publisher import EventPublisher
@@ -235,6 +236,24 @@ def test_only_a_successor_adopts_and_only_the_dead(tmp_path: Path) -> None:
     assert adopt(tmp_path, WHO, CLUSTER, adopted.append) == 0
     assert claim(living.path) is None
     living.delete()
+
+
+def test_a_successor_finds_its_own_among_those_of_many_others(tmp_path: Path) -> None:
+    """Killed containers, each with a name of its own, share the directory."""
+    for number in range(succession.ADOPTED_MAX + 5):
+        (tmp_path / f"{number:08x}.journal").write_bytes(b"")
+    with pytest.MonkeyPatch.context() as patch:
+        read = succession._read
+        patch.setattr(
+            succession, "_read", lambda path, file: read(path, file) if path.stem == "own" else None
+        )
+        own = open_journal(tmp_path, "own", WHO, 5)
+        assert own is not None
+        own.hand_over("t", 0, 0, 4)
+        own.belongs_to(CLUSTER)
+        journal_module._close(own._file, own._map)
+        adopted: list[DeadJournal] = []
+        assert adopt(tmp_path, WHO, CLUSTER, adopted.append) == 1
 
 
 @pytest.mark.parametrize("cluster", [OTHER_CLUSTER, None])

@@ -6,11 +6,14 @@ import json
 import os
 import random
 import struct
+import time
 from pathlib import Path
 
 import pytest
 
 from headrace.client import BatchIdentity
+from headrace.events import journal as journal_module
+from headrace.events.journal import Journal
 from headrace.events.spool import (
     ENTRY,
     EVENT,
@@ -204,3 +207,28 @@ def test_a_pipe_in_place_of_a_file_holds_up_nothing(tmp_path: Path) -> None:
     os.mkfifo(spool.folder / "events-0")
     content = read_spool(spool.folder)
     assert content is not None and content.events == []
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_the_spool_of_a_quiet_publisher_stays_while_it_lives(tmp_path: Path, lives: bool) -> None:
+    """A month's billing: what it sends next must be there if it never arrives."""
+    who: dict[str, str | int] = {
+        "publisher": "a",
+        "datacenter": "east",
+        "service": "s",
+        "server": "h",
+        "bucket_ms": 600_000,
+    }
+    journal = Journal(tmp_path / "a.journal", who, 1)
+    spool = open_spool(tmp_path, "a", who)
+    assert spool is not None
+    spool.hand_over("t", 1, None, b"v0")
+    if not lives:
+        journal_module._close(journal._file, journal._map)  # as the end of its process does
+    old_s = time.time() - KEPT_S - 60
+    for path in (*spool.folder.iterdir(), spool.folder):
+        os.utime(path, (old_s, old_s))
+    assert prune(tmp_path) == (0 if lives else 1)
+    assert spool.folder.exists() == lives
+    if lives:
+        journal.delete()

@@ -23,7 +23,7 @@ from headrace.audit.report.naming import DetectionTime, detection_times, forget_
 from headrace.audit.report.settled import Keeper
 from headrace.audit.store import upkeep
 from headrace.audit.store.place import StorePlace
-from headrace.audit.store.store import AuditStore, StoreError, is_damage, problem_of
+from headrace.audit.store.store import AuditStore, StoreError, is_damage, is_too_large, problem_of
 from headrace.audit.topic.reader import AuditReader, Polled, ReportedProducers
 from headrace.audit.topic.set_aside import SetAside
 from headrace.client.errors import ClientError
@@ -191,7 +191,10 @@ class FoldLoop:
             try:
                 store.fold(polled.records, polled.positions, polled.set_aside)
             except OperationalError as error:
-                self._note_store(error)
+                if is_too_large(error):
+                    polled = self._without_refused(store, polled)
+                else:
+                    self._note_store(error)
                 continue
             except (SQLAlchemyError, OverflowError, ValueError) as error:
                 if is_damage(error):

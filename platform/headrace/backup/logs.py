@@ -128,7 +128,21 @@ def copy_broker(
             "end_told_by": "files" if flushed is None else "broker",
         }
         observe(f"{broker.name}  {folder.name}  [{taken.start:,}, {taken.end:,})")
+    copied.problems.extend(
+        f"{broker.name}: {name} has a replica here, as ZooKeeper says, and no folder in {broker.directory}"
+        for name in _replicas_on(topics or {}, broker_id)
+        if name not in copied.partitions and not (broker.directory / name).exists()
+    )
     return copied
+
+
+def _replicas_on(topics: Mapping[str, Topic], broker_id: int) -> list[str]:
+    return [
+        f"{name}-{number}"
+        for name, topic in sorted(topics.items())
+        for number, brokers in sorted(topic.replicas.items())
+        if broker_id in brokers
+    ]
 
 
 def _is_of(topic: Topic | None, partition: int, folder: Path) -> bool:

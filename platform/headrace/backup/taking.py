@@ -124,7 +124,9 @@ def take(site: Site, shelf_folder: Path, options: Options, observe: Observe = la
             crash.reached("backup-finished")
             whole = shelf.end(folder, made)
         shelf.remove_halves()
-        removed = shelf.keep(options.keep, whole) if options.keep is not None else []
+        # A backup with problems takes no other one's place: that may have what it lacks.
+        may_remove = options.keep is not None and not made.problems
+        removed = shelf.keep(options.keep, whole) if may_remove and options.keep is not None else []
         return Taken(whole, made, writer.copied_bytes, writer.taken_over_bytes, removed)
 
 
@@ -249,9 +251,10 @@ def _copy_store(job: _Job, unit: HomeUnit) -> None:
 
 
 def _copy_hdfs(job: _Job, unit: HomeUnit) -> None:
-    if job.options.hdfs == "none" or not unit.directory.exists():
-        if job.options.hdfs == "none":
-            job.notes.append(f"{unit.name}: left out, as --hdfs none says")
+    if job.options.hdfs == "none":
+        job.notes.append(f"{unit.name}: left out, as --hdfs none says")
+        return
+    if _is_missing(job, unit):
         return
     facts, problems = hdfs_tree.copy(
         unit, job.writer, with_data=job.options.hdfs == "all", observe=job.observe
@@ -263,11 +266,13 @@ def _copy_hdfs(job: _Job, unit: HomeUnit) -> None:
 def _copy_datacenter(job: _Job, datacenter: str) -> None:
     """ZooKeeper, the logs, ZooKeeper again: no group is ahead of a log, and no log of the schemas."""
     mine = [each for each in job.units if each.configuration.datacenter == datacenter]
-    keepers = [each for each in of_kind(mine, ZooKeeperConfiguration) if each.directory.exists()]
+    keepers = of_kind(mine, ZooKeeperConfiguration)
     if not keepers:
         job.notes.append(
             f"{datacenter}: its ZooKeeper is not of this home: back up the host that has it, first"
         )
+    keepers = [each for each in keepers if not _is_missing(job, each)]
+    if not keepers:
         _copy_logs(job, mine, None)
         return
     keeper = keepers[0]
@@ -287,7 +292,7 @@ def _chroot_of(broker: HomeUnit) -> str:
 
 
 def _copy_logs(job: _Job, units: Sequence[HomeUnit], tree: Sequence[TreeNode] | None) -> None:
-    brokers = [each for each in of_kind(units, BrokerConfiguration) if each.directory.exists()]
+    brokers = [each for each in of_kind(units, BrokerConfiguration) if not _is_missing(job, each)]
     ends = logs.flushed_ends(brokers)
     for broker in brokers:
         topics = None if tree is None else trees.topics_of(tree, _chroot_of(broker))
@@ -295,6 +300,14 @@ def _copy_logs(job: _Job, units: Sequence[HomeUnit], tree: Sequence[TreeNode] | 
         job.problems += copied.problems
         job.notes += copied.notes
         job.add(broker, data_below(job.site.home, broker.unit), {"partitions": copied.partitions})
+
+
+def _is_missing(job: _Job, unit: HomeUnit) -> bool:
+    """Whether a unit's data is not there, as when its disk is not mounted; that is a problem."""
+    if unit.directory.exists():
+        return False
+    job.problems.append(f"{unit.name}: its data is not there: {unit.directory}; is its disk mounted?")
+    return True
 
 
 def _copy_home(job: _Job) -> None:

@@ -11,9 +11,10 @@ import base64
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from headrace.agent.configuration import ZooKeeperConfiguration
@@ -39,10 +40,11 @@ _OF_SECOND_READ: Final = (znodes.REGISTRY, znodes.PRODUCER_ID_BLOCK)
 
 
 class Topic(NamedTuple):
-    """A topic in a tree: its id, and the numbers of its partitions."""
+    """A topic in a tree: its id, the numbers of its partitions, and which brokers have a replica of each."""
 
     topic_id: str
     partitions: frozenset[int]
+    replicas: Mapping[int, Collection[int]] = MappingProxyType({})
 
 
 @contextmanager
@@ -89,8 +91,9 @@ def topics_of(nodes: Iterable[TreeNode], chroot: str) -> dict[str, Topic]:
         if parent == chroot + znodes.TOPICS:
             try:
                 values = json.loads(node.data)
-                found[name] = Topic(str(values["topic_id"]), frozenset(map(int, values["partitions"])))
-            except (ValueError, KeyError, TypeError):
+                replicas = {int(number): tuple(each) for number, each in values["partitions"].items()}
+                found[name] = Topic(str(values["topic_id"]), frozenset(replicas), replicas)
+            except (ValueError, KeyError, TypeError, AttributeError):
                 continue
     return found
 

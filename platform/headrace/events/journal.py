@@ -309,6 +309,17 @@ def claim(path: Path) -> int | None:
     return file
 
 
+def is_held(path: Path) -> bool:
+    """Whether the publisher of a journal lives."""
+    try:
+        file = claim(path)
+    except OSError:
+        return False
+    if file is not None:
+        os.close(file)
+    return file is None
+
+
 def replay(path: Path, data: bytes) -> DeadJournal:
     """Returns the counts of a journal. Raises `JournalError` if it is none."""
     try:

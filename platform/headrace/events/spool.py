@@ -34,6 +34,7 @@ from typing import Final
 from crc32c import crc32c
 
 from headrace.client import BatchIdentity
+from headrace.events.journal import is_held
 from headrace.wire.primitives import Buffer
 
 logger = logging.getLogger(__name__)
@@ -244,7 +245,7 @@ def prune(folder: Path, now_s: float | None = None) -> int:
     `SPOOLS_MAX_BYTES`; returns how many.
 
     A publisher whose journal is there lives, or nobody has reported yet what it was handed: only its age
-    counts.
+    counts. One that lives may have been quiet for long.
     """
     now_s = time.time() if now_s is None else now_s
     removed, kept_bytes = 0, 0
@@ -255,10 +256,12 @@ def prune(folder: Path, now_s: float | None = None) -> int:
             newest_s = max((each.st_mtime for each in sizes), default=spool.stat().st_mtime)
             found.append((newest_s, sum(each.st_size for each in sizes), spool))
     for newest_s, size_bytes, spool in sorted(found, reverse=True):
-        has_journal = spool.with_suffix(".journal").exists()
+        journal = spool.with_suffix(".journal")
+        has_journal = journal.exists()
         if not has_journal:
             kept_bytes += size_bytes
-        if newest_s < now_s - KEPT_S or (not has_journal and kept_bytes > SPOOLS_MAX_BYTES):
+        is_old = newest_s < now_s - KEPT_S and not (has_journal and is_held(journal))
+        if is_old or (not has_journal and kept_bytes > SPOOLS_MAX_BYTES):
             shutil.rmtree(spool, ignore_errors=True)
             removed += 1
     return removed

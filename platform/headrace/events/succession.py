@@ -31,7 +31,9 @@ logger = logging.getLogger(__name__)
 STATE_DIR_VARIABLE: Final = "HEADRACE_STATE_DIR"
 SUFFIX: Final = ".journal"
 REFUSED_SUFFIX: Final = ".refused"
-ADOPTED_MAX: Final = 1_000  # journals that one start looks at
+ADOPTED_MAX: Final = 1_000  # journals that one start reports
+LOOKED_MAX: Final = 20_000
+"""Journals that one start looks at: most may be of others, which share the directory."""
 HEIRLESS_KEPT_S: Final = 30 * 24 * 3600.0
 """How long the journal of a dead publisher waits for a successor: a container never gets its name again."""
 
@@ -90,7 +92,9 @@ def adopt(folder: Path, successor: Mapping[str, str | int], audit_topic_id: UUID
     is renamed. Raises what `report` raises.
     """
     adopted = 0
-    for path in sorted(folder.glob(f"*{SUFFIX}"))[:ADOPTED_MAX]:
+    for path in sorted(folder.glob(f"*{SUFFIX}"))[:LOOKED_MAX]:
+        if adopted >= ADOPTED_MAX:
+            break
         try:
             file = claim(path)
         except OSError as error:

@@ -50,6 +50,15 @@ def is_damage(error: BaseException) -> bool:
     return code & _PRIMARY_CODE_MASK in _DAMAGE_CODES
 
 
+def is_too_large(error: BaseException) -> bool:
+    """Whether an error of SQLAlchemy says that a statement, or a row, is larger than the engine takes: what a
+    record asks for, not the engine's state. PostgreSQL's class 54 is "program limit exceeded".
+    """
+    original = getattr(error, "orig", None)
+    state, text = getattr(original, "sqlstate", None) or "", str(original)
+    return state.startswith("54") or "too many SQL variables" in text or "number of parameters" in text
+
+
 def problem_of(error: BaseException) -> str:
     """Returns the first line of what the database itself said."""
     return (str(getattr(error, "orig", None) or error).splitlines() or [type(error).__name__])[0]

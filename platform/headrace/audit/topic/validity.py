@@ -28,6 +28,7 @@ from headrace.audit.topic.load_report import NOT_BEGUN, LoadReport
 from headrace.audit.topic.records import (
     ANALYSIS_TIER,
     DATACENTER_TIER,
+    POSITIONS_PER_RECORD_MAX,
     CorruptRecord,
     GapRecord,
     HeartbeatRecord,
@@ -48,6 +49,8 @@ from headrace.events.header import NAME_MAX_CHARS as NAME_MAX_CHARS
 from headrace.wire.topic_names import is_topic_name
 
 TEXT_MAX_CHARS: Final = 10_000
+KEY_MAX_CHARS: Final = 512
+"""Of a text by which the store finds a row: PostgreSQL's indexes take no more than 2,700 bytes of all."""
 SEQUENCE_MAX: Final = 2**31 - 1
 ADDRESS_MAX: Final = 2**62
 COUNT_MAX: Final = 2**40  # more records than this in one report are not credible; sums stay below 64 bits
@@ -124,21 +127,23 @@ def _check_heartbeat(heartbeat: HeartbeatRecord, received: ReceivedRecord, now_m
         is_past = is_named(ms) and ms <= now_ms + HEARTBEAT_AHEAD_MAX_MS
         _require(is_past, f"a heartbeat of {ms} ms is more than a day ahead of {now_ms} ms, the time here")
     _require(heartbeat.tier in _TIERS, f"tier {heartbeat.tier!r}")
+    count = len(heartbeat.positions)
+    _require(count <= POSITIONS_PER_RECORD_MAX, f"it has {count} positions")
     for position in heartbeat.positions:
         _check_name("datacenter", position.datacenter)
         _check_topic(position.topic)
         _check_partition(position.partition)
         _check_partition(position.log_partition)
         _check_range(position.counted_to_address, position.end_address)
-        _check_text("topic id", position.topic_id)
-        _check_text("source's topic id", position.source_topic_id)
+        _check_id("topic id", position.topic_id)
+        _check_id("source's topic id", position.source_topic_id)
         _check_speaker(heartbeat.tier, position.datacenter, received)
 
 
 def _check_gap(gap: GapRecord, received: ReceivedRecord, _now_ms: int) -> None:
     _check_place(gap, received)
     _check_range(gap.from_address, gap.to_address)
-    _check_text("reason", gap.reason)
+    _check_key("reason", gap.reason)
 
 
 def _check_corrupt(corrupt: CorruptRecord, received: ReceivedRecord, _now_ms: int) -> None:
@@ -177,9 +182,9 @@ def _check_report(report: ProducerReport, _received: ReceivedRecord, _now_ms: in
 
 
 def _check_load(load: LoadReport, _received: ReceivedRecord, _now_ms: int) -> None:
-    _check_text("warehouse", load.warehouse)
+    _check_key("warehouse", load.warehouse)
     _check_topic(load.topic)
-    _check_text("topic id", load.topic_id)
+    _check_id("topic id", load.topic_id)
     _check_count("load_sequence", load.load_sequence)
     _require(is_named(load.committed_ms), f"it was committed at {load.committed_ms} ms")
     for partition in load.partitions:
@@ -246,7 +251,7 @@ def _check_acceptance(acceptance: AcceptanceRecord, _received: ReceivedRecord, _
 
 
 def _check_verified(verified: VerifiedRecord, _received: ReceivedRecord, _now_ms: int) -> None:
-    _check_text("warehouse", verified.warehouse)
+    _check_key("warehouse", verified.warehouse)
     _check_topic(verified.topic)
     _require(verified.checked in CHECKED, f"it checked {shown(verified.checked)}")
     for name in ("files", "rows", "problem_count"):
@@ -262,7 +267,7 @@ def _check_verified(verified: VerifiedRecord, _received: ReceivedRecord, _now_ms
 
 
 def _check_doubled(doubled: DoubledRecord, _received: ReceivedRecord, _now_ms: int) -> None:
-    _check_text("warehouse", doubled.warehouse)
+    _check_key("warehouse", doubled.warehouse)
     _check_topic(doubled.topic)
     is_hour = is_named(doubled.hour_ms) and doubled.hour_ms % HOUR_MS == 0
     _require(is_hour, f"{doubled.hour_ms} ms is not the start of an hour")
@@ -326,7 +331,7 @@ def _check_place(
     _require(record.tier in _TIERS, f"tier {record.tier!r}")
     _check_name("datacenter", record.datacenter)
     _check_topic(record.topic)
-    _check_text("topic id", record.topic_id)
+    _check_id("topic id", record.topic_id)
     _check_partition(record.partition)
     if isinstance(record, RangeTally):
         _check_partition(record.log_partition)
@@ -367,6 +372,14 @@ def _check_topic(topic: str) -> None:
 def _check_name(what: str, name: str) -> None:
     is_possible = 0 < len(name) <= NAME_MAX_CHARS and name.isprintable()
     _require(is_possible, f"no {what} can be called {shown(name)}")
+
+
+def _check_id(what: str, text: str) -> None:
+    _require(len(text) <= NAME_MAX_CHARS and "\0" not in text, f"its {what} is {shown(text)}")
+
+
+def _check_key(what: str, text: str) -> None:
+    _require(len(text) <= KEY_MAX_CHARS and "\0" not in text, f"its {what} is {shown(text)}")
 
 
 def _check_text(what: str, text: str) -> None:
