@@ -196,16 +196,16 @@ class PartitionLog:
             raise AddressOutOfRangeError(
                 f"{self.directory}: cannot restart at {address}, the log ends at {self.end_address}"
             )
-        segment = self._new_segment(address)
         try:
             if address < self.start_address:
+                self.truncate(self.start_address)  # first it is empty, and no file says that more was here
                 save_cut(self.directory, address, address, self.notes.renew())
+            segment = self._new_segment(address)
             sync_directory(self.directory)  # the new segment is durable before the old ones are deleted
             self._begin_with(segment)
         except OSError as error:
             raise self.take_offline(f"restarting at {address} failed: {error.strerror}") from error
-        self.producers = ProducerStates()
-        self.epochs = LeaderEpochs()
+        self.producers, self.epochs = ProducerStates(), LeaderEpochs()
         self._checkpointed_address = -1
 
     def go_on_at(self, address: int) -> None:
