@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,7 @@ from fix_audit_world import (
 )
 from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Finding, Policy, Status
 from headrace.audit.report.report import Report, report
+from headrace.audit.store import tables
 from headrace.audit.store.store import AuditStore
 from headrace.audit.topic.load_report import AcceptedGapRecord, LoadedHour, LoadedPartition, LoadReport
 from headrace.audit.topic.records import (
@@ -164,6 +166,41 @@ def test_a_kept_verdict_is_forgotten_by_the_first_load_of_another_topic() -> Non
         store.fold(said(second, "second", BEAT))
         store.fold([loaded(second, 1, "second")])
         assert report(store, TOPIC, policy=LOADS, now_ms=NOW_MS).verdicts[0].counts.warehouse == 15
+    finally:
+        store.close()
+
+
+def test_what_was_brought_below_a_begun_log_counts_on() -> None:
+    """A refill reports rows at the first of their addresses, and consumes none."""
+    log = log_of(batch(0), batch(1), batch(2))
+    cut = log.cuts[1]
+    parts = [
+        LoadedPartition(0, 0, cut, ()),
+        LoadedPartition(0, cut, log.end, tuple(log_of(batch(1), batch(2)).hours())),
+        LoadedPartition(0, 10, 10, tuple(log_of(batch(0)).hours())),
+        LoadedPartition(0, cut, log.end, tuple(log_of(batch(1), batch(2)).hours()), begins_at=cut),
+    ]
+    loads = [
+        received(LoadReport(WAREHOUSE, TOPIC, number, REPORTED_MS, (part,), topic_id="first"))
+        for number, part in enumerate(parts)
+    ]
+    found = judged(reported(*map(batch, range(3))), said(log, "first", BEAT), loads)
+    assert found.status is Status.COMPLETE, findings_of(found)
+
+
+def test_a_store_of_before_loads_named_topics_is_read(tmp_path: Path) -> None:
+    """A command may be newer than the auditor that keeps the store."""
+    url = f"sqlite:///{tmp_path / 'audit.db'}"
+    log = log_of(batch(0))
+    store = AuditStore(url)
+    store.fold([*reported(batch(0)), *said(log, "first", BEAT), loaded(log, 0, "")])
+    with store.writing() as connection:
+        for table in (tables.load_topics, tables.load_begins, tables.load_topic_gaps):
+            table.drop(connection)
+    store.close()
+    store = AuditStore(url, must_exist=True)
+    try:
+        assert report(store, TOPIC, policy=LOADS, now_ms=NOW_MS).verdicts[0].counts.warehouse == 5
     finally:
         store.close()
 

@@ -42,7 +42,7 @@ def test_an_option_names_what_it_takes(words: tuple[str, ...], command: object) 
     """`TIME` or `N`, not Python's `<str>`; the words of a choice are shown as they are."""
     taking = [param for param in command.params if param.param_type_name == "option" and not param.is_flag]  # type: ignore[attr-defined]
     unnamed = [param.opts for param in taking if not (param.metavar or "--output" in param.opts)]
-    choices = {"--dialect", "--made-again", "--producers"}
+    choices = {"--dialect", "--producers"}
     assert not [opts for opts in unnamed if not choices & set(opts)]
 
 

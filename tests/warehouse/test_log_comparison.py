@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 
 from headrace.warehouse import topic_logs
 from headrace.warehouse.lineage import ALL, Lineage
+from headrace.warehouse.loading import _decided_empty
 from headrace.warehouse.made_again import (
     Compared,
     Marks,
@@ -22,8 +23,8 @@ from headrace.warehouse.made_again import (
 )
 from headrace.warehouse.manifest import HourCount, LoadedRange, Manifest, TableState
 from headrace.warehouse.options import WarehouseOptions
-from headrace.warehouse.plan import LoadGapError, plan_load
-from headrace.warehouse.planning import doubtful_partitions
+from headrace.warehouse.plan import LoadGapError, LoadPlan, plan_load
+from headrace.warehouse.planning import _decided, doubtful_partitions
 from headrace.warehouse.source.errors import SourceError
 from headrace.warehouse.source.options import SourceOptions
 from headrace.warehouse.topic_logs import ENDS_ELSEWHERE, UNREADABLE, Log, TopicLogs
@@ -85,7 +86,7 @@ def test_only_what_is_not_known_to_be_the_same_log_is_begun() -> None:
     assert decide("t", "", SEEN, Said("new")) == {1: 5, 2: 0}
     assert decide("t", "", {0: SEEN[0]}, Said()) == {}
     assert decide("t", "", {0: SEEN[0], 2: SEEN[2]}, Said("copy")) == {}
-    assert decide("t", "", {0: Compared("copying", 4)}, Said("new", {0})) == {0: 4}
+    assert decide("t", "", {0: Compared("copying", 4)}, Said(None, {0: "new"})) == {0: 4}
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_only_what_is_not_known_to_be_the_same_log_is_begun() -> None:
     [
         (SEEN, Said(), "t is another. Nothing is loaded: partition 1 has other .*; partition 2 cannot be"),
         (SEEN, Said("copy"), "loaded: partition 1 has other batches"),
-        (SEEN, Said("new", {1}), "loaded: partition 2 cannot be compared"),
+        (SEEN, Said(None, {1: "new"}), "loaded: partition 2 cannot be compared"),
         ({0: Compared("copying"), 1: SEEN[1]}, Said("new"), "partition 0 is being copied again"),
         (dict.fromkeys(range(30), SEEN[2]), Said(), "partition 0, 1, 2, 3, 4, 5, 6, 7 and 22 more cannot"),
     ],
@@ -134,6 +135,8 @@ NOTED = Marks({100: 1, 200: 2, 300: 3}, {10: 7}, 0, 10)
         (lambda known, _: logs_of(dict.fromkeys(known, 9), 500), Compared("other", 0)),
         (lambda known, _: logs_of({10: 9}, 50), Compared("other", 0)),
         (lambda known, _: logs_of({**known, 300: UNREADABLE}, 500), Compared("unknown", 200)),
+        (lambda known, _: logs_of({**known, 200: UNREADABLE}, 500), Compared("same", 300)),
+        (lambda known, _: logs_of({**known, 200: UNREADABLE, 300: 9}, 500), Compared("other", 100)),
         (lambda known, _: logs_of({}, 500), Compared("unknown", 0)),
         (lambda known, _: logs_of(known, 500, earliest=400), Compared("unknown", 0)),
         (lambda known, _: logs_of({}, 5), Compared("other", 0)),
@@ -175,3 +178,92 @@ def test_nameless_partitions_are_all_doubted_once_one_went_back() -> None:
     assert doubtful_partitions(TableState(3, {0: 500}), logs, Said("new")) == {}
     named = TableState(3, {0: 500, 1: 100}, topic_ids={0: "id", 1: "other"})
     assert doubtful_partitions(named, logs, Said()) == {1: False}
+
+
+class KnownTable:
+    """A table whose manifests are given."""
+
+    topic = "t"
+
+    def __init__(self, *manifests: Manifest) -> None:
+        self.log = self
+        self._manifests = list(manifests)
+
+    def manifests(self) -> list[Manifest]:
+        return self._manifests
+
+
+def decided(logs: TopicLogs, said: Said, *manifests: Manifest, ids: dict[int, str] | None = None) -> Any:
+    state = TableState()
+    for each in manifests:
+        state = state.after(each)
+    state = replace(state, topic_ids=state.topic_ids if ids is None else ids)
+    return _decided(cast(Any, KnownTable(*manifests)), state, logs, said)
+
+
+LOADS = (
+    manifest(0, {0: (0, 890)}, topic_id="id"),
+    manifest(1, {0: (890, 1_000)}, topic_id="id"),
+)
+
+
+@pytest.mark.parametrize("ids", [{0: "id"}, {}])
+def test_a_log_that_went_back_begins_no_earlier_than_its_brokers_still_have(ids: dict[int, str]) -> None:
+    """What retention has deleted was loaded: it is no gap, and earlier loads stay."""
+    logs = logs_of({}, latest=980, earliest=900)
+    assert decided(logs, Said("new"), *LOADS, ids=ids).begun == {0: 900}
+    assert decided(logs_of({}, latest=950, earliest=950), Said("new"), *LOADS, ids=ids).begun == {0: 950}
+    of_other = decided(logs_of({}, latest=980, earliest=900), Said("new"), *LOADS, ids={0: "before"})
+    assert of_other.begun == {0: 0}, "of another topic it was never loaded"
+
+
+def test_a_log_that_is_known_to_be_the_same_is_confirmed() -> None:
+    logs = logs_of({1_000: 1_000, 890: 890}, latest=1_000)
+    found = decided(logs, Said(), *LOADS, ids={0: "before"})
+    assert (found.begun, found.confirmed, found.later) == ({}, (0,), frozenset())
+    (kept,) = _decided_empty(LoadPlan("t", (), confirmed=(0,)), {0: 1_000})
+    assert kept == LoadedRange(0, 1_000, 1_000)
+    state = TableState()
+    for each in (*LOADS, Manifest(2, "load", "t", "c", 1, "w", (kept,), topic_id="later")):
+        state = state.after(each)
+    assert (state.ends, state.topic_ids) == ({0: 1_000}, {0: "later"})
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], Said()),
+        (["new"], Said("new")),
+        (["new:0,2", "copy:1"], Said(None, {0: "new", 2: "new", 1: "copy"})),
+        (["copy", "new:7"], Said("copy", {7: "new"})),
+    ],
+)
+def test_each_partition_may_have_an_answer_of_its_own(words: list[str], said: Said) -> None:
+    assert Said.parsed(words) == said
+    seen = {0: Compared("other"), 1: Compared("unknown"), 2: Compared("other", 5)}
+    if said.partitions and said.what is None:
+        assert decide("t", "", seen, said) == {0: 0, 2: 5}
+
+
+@pytest.mark.parametrize("word", ["", "old", "new:", "new:a", "new:-1", "copy:1,", "new 0"])
+def test_other_answers_are_refused(word: str) -> None:
+    with pytest.raises(ValueError, match="is not new, copy"):
+        Said.parsed([word])
+
+
+def test_a_replay_and_a_refill_of_before_a_begun_log_count_by_where_their_rows_are() -> None:
+    replayed = LoadedRange(0, 40, 40, (HourCount(7, 5, 5, -5),))
+    rest = LoadedRange(0, 150, 150, (HourCount(7, 5, 5),))
+    changes = [
+        *MANIFESTS[:2],
+        Manifest(2, "replay", "t", "c", 1, "w", (replayed,)),
+        Manifest(3, "refill", "t", "c", 1, "w", (rest,)),
+        replace(MANIFESTS[2], sequence=4),
+    ]
+    present = Lineage(changes).present()
+    assert [(each.sequence, each.kind) for each, loaded in present if loaded.partition == 0] == [
+        (0, "load"),
+        (2, "replay"),
+        (4, "load"),
+    ]
+    assert Lineage(changes).hours_of_earlier() == {7}

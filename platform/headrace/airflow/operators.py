@@ -145,7 +145,8 @@ class LoadTopicOperator(WarehouseJobOperator):
     It is safe to repeat, to kill, or to run twice at once. `until` (ISO 8601) loads only records before that
     time; empty: up to the log's end. `dry_run` prints the plan, stores it as XCom `plan` and skips the task,
     so that no asset is updated. `made_again` says of a topic that was deleted and made again whether its log
-    is `new`, or a `copy` of the one that is loaded; else such a load fails. Returns the load's result.
+    is `new`, or a `copy` of the one that is loaded, or both of some partitions (`new:0 copy:1,2`); else such
+    a load fails. Returns the load's result.
     """
 
     template_fields: Sequence[str] = ("topic", "until", "dry_run", "made_again", "root", "conf")
@@ -177,7 +178,7 @@ class LoadTopicOperator(WarehouseJobOperator):
             [
                 *(("--until", str(self.until)) if self.until else ()),
                 *(("--accept-gap",) if self.accept_gap else ()),
-                *(("--made-again", self.made_again) if self.made_again else ()),
+                *(word for each in self.made_again.split() for word in ("--made-again", each)),
                 *(("--dry-run",) if is_dry else ()),
             ],
             needs_spark=not is_dry,

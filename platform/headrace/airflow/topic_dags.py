@@ -17,7 +17,6 @@ from headrace.airflow.database import SPARK_POOL as SPARK_POOL
 from headrace.airflow.operators import LoadTopicOperator
 from headrace.airflow.sealing import DUE_TASK, SEAL_TASK, SealHourOperator, check_sealed, days_due
 from headrace.airflow.sensors import AuditCompleteSensor
-from headrace.warehouse.plan import MADE_AGAIN
 from headrace.warehouse.schedule import LoadSchedule
 
 # Seals also run without a load: an hour becomes due by time alone when a topic has no new events.
@@ -73,10 +72,11 @@ def load_dag(schedule: LoadSchedule, *, starts_paused: bool = True) -> DAG:
             "made_again": Param(
                 None,
                 type=["null", "string"],
-                enum=[None, *MADE_AGAIN],
+                pattern="^((new|copy)(:[0-9,]+)? ?)+$",
                 title="Made again",
-                description="Of a topic that was deleted and made again: its log is a new one, which is "
-                "loaded from its beginning, or a copy of the one that is loaded. Empty: such a load fails.",
+                description="Of a topic that was deleted and made again: its log is a new one (new), or a "
+                "copy of the one that is loaded (copy), or each of some partitions (new:0 copy:1,2). Empty: "
+                "such a load fails.",
             ),
         },
         default_args=_defaults(schedule),

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from headrace.audit.store.store import AuditStore
     from headrace.warehouse.api import HourSummary
+    from headrace.warehouse.made_again import Said
     from headrace.warehouse.options import WarehouseOptions
 
 app = typer.Typer(help="The hourly tables in HDFS.", no_args_is_help=True)
@@ -35,20 +36,12 @@ AcceptGapOption = Annotated[
     typer.Option("--accept-gap", help="Continue although records were deleted before any load read them."),
 ]
 MadeAgainOption = Annotated[
-    Literal["new", "copy"] | None,
+    list[str] | None,
     typer.Option(
         "--made-again",
-        help="Load a topic that was deleted and made again: its log is a new one, or the same, copied once "
-        "more.",
-    ),
-]
-
-PartitionsOption = Annotated[
-    list[int] | None,
-    typer.Option(
-        "--partition",
-        metavar="N",
-        help="What --made-again says is about this partition alone. May be repeated.",
+        metavar="WHAT",
+        help="Of a topic that was deleted and made again: its log is a new one (new), or the same, copied "
+        "once more (copy); new:0,2 says it of these partitions. May be repeated.",
     ),
 ]
 
@@ -221,16 +214,14 @@ def plan(
     until: UntilOption = None,
     accept_gap: AcceptGapOption = False,
     made_again: MadeAgainOption = None,
-    partition: PartitionsOption = None,
     root: RootOption = DEFAULT_ROOT,
     json: JsonOption = False,
 ) -> None:
     """Show the address ranges that a load would read now. Reads no record and writes nothing."""
     from headrace.warehouse import api
-    from headrace.warehouse.made_again import Said
 
     until_ms = parse_time_ms(until) if until else None
-    said = Said(made_again, frozenset(partition or ()))
+    said = _said(made_again or ())
     plans = api.plan_loads(warehouse(root), topics, until_ms=until_ms, accept_gap=accept_gap, said=said)
     if json:
         print_json([asdict(plan) for plan in plans])
@@ -264,16 +255,14 @@ def load(
     until: UntilOption = None,
     accept_gap: AcceptGapOption = False,
     made_again: MadeAgainOption = None,
-    partition: PartitionsOption = None,
     root: RootOption = DEFAULT_ROOT,
     json: JsonOption = False,
 ) -> None:
     """Load new records into hourly Parquet files, exactly once. Safe to repeat, and to run concurrently."""
     from headrace.warehouse import api
-    from headrace.warehouse.made_again import Said
 
     until_ms = parse_time_ms(until) if until else None
-    said = Said(made_again, frozenset(partition or ()))
+    said = _said(made_again or ())
     with spark(f"load {' '.join(topics)}", quiet=json) as session:
         results = api.load_topics(
             session,
@@ -301,6 +290,15 @@ def load(
                 f"{result.topic}: {result.doubled:,} rows of these hours have the guid of another row; "
                 "`headrace audit report` names them, `headrace audit dedupe` removes them"
             )
+
+
+def _said(words: Iterable[str]) -> Said:
+    from headrace.warehouse.made_again import Said
+
+    try:
+        return Said.parsed(words)
+    except ValueError as error:
+        raise CommandError(f"--made-again {error}", ExitCode.USAGE) from error
 
 
 def _print_begun(topic: str, begun: Mapping[int, int]) -> None:

@@ -28,7 +28,6 @@ from headrace.warehouse.errors import known_error
 from headrace.warehouse.layout import HOUR_MS, parse_hour
 from headrace.warehouse.made_again import Said
 from headrace.warehouse.options import DEFAULT_DATACENTER, DEFAULT_ROOT, WarehouseOptions
-from headrace.warehouse.plan import MADE_AGAIN
 from headrace.warehouse.session import SessionOnDemand
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def _load(options: argparse.Namespace, warehouse: WarehouseOptions) -> list[Any]
     choices: dict[str, Any] = {
         "until_ms": options.until,
         "accept_gap": options.accept_gap,
-        "said": Said(options.made_again, frozenset(options.partition)),
+        "said": Said.parsed(options.made_again),
     }
     if options.dry_run:
         return api.plan_loads(warehouse, topics, **choices)
@@ -195,20 +194,23 @@ def _add_load_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--made-again",
-        choices=MADE_AGAIN,
-        help="load: of a topic that was deleted and made again, whether its log is a new one, or the same, "
-        "copied once more",
-    )
-    parser.add_argument(
-        "--partition",
         action="append",
         default=[],
-        type=int,
-        metavar="N",
-        help="load: what --made-again says is about this partition alone; may be repeated",
+        type=_said,
+        metavar="WHAT",
+        help="load: of a topic that was deleted and made again, whether its log is a new one (new), or the "
+        "same, copied once more (copy); new:0,2 says it of these partitions; may be repeated",
     )
     parser.add_argument("--dry-run", action="store_true", help="load: print the plan and load nothing")
     parser.add_argument("--subject", help="load: the registry's subject, by default <topic>-value")
+
+
+def _said(text: str) -> str:
+    try:
+        Said.parsed([text])
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def _hour(text: str) -> int:

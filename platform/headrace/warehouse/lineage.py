@@ -54,6 +54,10 @@ class Lineage:
                 if loaded.from_address < self.below(loaded.partition, log):
                     yield manifest, loaded
 
+    def hours_of_earlier(self) -> set[int]:
+        """Returns the hours (ms) of which loads read logs that are there no more."""
+        return {hour.hour_ms for _, loaded in self.earlier() for hour in loaded.hours}
+
     def earlier(self) -> Iterator[tuple[Manifest, LoadedRange]]:
         """Yields the ranges of loads of logs that are there no more."""
         for manifest in self._manifests:

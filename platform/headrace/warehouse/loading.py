@@ -200,7 +200,7 @@ def _commit(
         replace(each, marks=marks.get(each.partition, ()), begins_at=plan.begun.get(each.partition))
         for each in loaded_ranges(plan.ranges, staged.files, distinct, staged.contents)
     ]
-    ranges = (*read, *_begun_empty(plan))
+    ranges = (*read, *_decided_empty(plan, planned_state.ends))
 
     def rebase(now: TableState) -> Manifest:
         if (now.ends, now.topic_ids, now.log) != (
@@ -228,12 +228,14 @@ def _commit(
     return change.commit(rebase)
 
 
-def _begun_empty(plan: LoadPlan) -> Iterator[LoadedRange]:
-    """Yields the partitions whose logs begin with this load, and hold nothing to load."""
+def _decided_empty(plan: LoadPlan, ends: Mapping[int, int]) -> Iterator[LoadedRange]:
+    """Yields the partitions whose logs begin with this load, or were confirmed by it, and hold nothing to
+    load.
+    """
     gaps = {gap.partition: gap.to_address for gap in plan.gaps}
-    for partition in plan.begun.keys() - {each.partition for each in plan.ranges}:
-        at = gaps.get(partition, plan.begun[partition])
-        yield LoadedRange(partition, at, at, begins_at=plan.begun[partition])
+    for partition in sorted({*plan.begun, *plan.confirmed} - {each.partition for each in plan.ranges}):
+        at = gaps.get(partition, plan.begun.get(partition, ends.get(partition, 0)))
+        yield LoadedRange(partition, at, at, begins_at=plan.begun.get(partition))
 
 
 def loaded_ranges(
@@ -283,6 +285,14 @@ def loaded_ranges(
         )
         for bound in planned
     )
+
+
+def first_offsets(staged: Iterable[StagedFile]) -> dict[int, int]:
+    """Returns the lowest offset of the rows in these files, by partition."""
+    found: dict[int, int] = {}
+    for each in (each for file in staged for each in file.count.groups):
+        found[each.partition] = min(each.first_offset, found.get(each.partition, each.first_offset))
+    return found
 
 
 def file_schema(reader: WriterSchema) -> FileSchema:

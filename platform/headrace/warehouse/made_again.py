@@ -6,13 +6,15 @@ has other bytes there, and an operator has to say that it shall be loaded. Pure,
 through `TopicLogs`.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from headrace.warehouse.lineage import Lineage
 from headrace.warehouse.manifest import Manifest
-from headrace.warehouse.plan import MadeAgain, PlanError
+from headrace.warehouse.plan import MADE_AGAIN, MadeAgain, PlanError
 from headrace.warehouse.topic_logs import UNREADABLE, TopicLogs
 
 LISTED_MAX: Final = 8
@@ -77,16 +79,20 @@ def compare(logs: TopicLogs, partition: int, end: int, marks: Marks) -> Compared
         return Compared("empty")
     is_other, common, last = False, 0, 0
     held = sorted(address for address in marks.ends if log.earliest < address <= log.latest)
+    if held and held[-1] == end and logs.crc_before(partition, end) == marks.ends[end]:
+        return Compared("same", end)
     # What is the same up to an address is the same before it, too: a search by halves.
     low, high = 0, len(held)
     while low < high:
         at = (low + high) // 2
         crc = logs.crc_before(partition, held[at])
-        if crc == marks.ends[held[at]]:
+        if crc == UNREADABLE:
+            del held[at]
+            high -= 1
+        elif crc == marks.ends[held[at]]:
             common, low = held[at], at + 1
-            continue
-        is_other = is_other or crc != UNREADABLE
-        high = at
+        else:
+            is_other, high = True, at
     if common == 0:
         for address, crc in marks.others.items():
             found = (
@@ -106,15 +112,36 @@ def compare(logs: TopicLogs, partition: int, end: int, marks: Marks) -> Compared
 
 @dataclass(frozen=True)
 class Said:
-    """What an operator says of a topic that was made again, or of these partitions of it."""
+    """What an operator says of a topic that was made again. `partitions`: of some, in place of `what`."""
 
     what: MadeAgain | None = None
-    partitions: Collection[int] = ()
+    partitions: Mapping[int, MadeAgain] = field(default_factory=dict)
+
+    @classmethod
+    def parsed(cls, words: Iterable[str]) -> Said:
+        """Reads `new`, `copy`, or one of them for some partitions: `new:0,2`. Raises `ValueError`."""
+        what: MadeAgain | None = None
+        partitions: dict[int, MadeAgain] = {}
+        for word in words:
+            name, colon, numbers = word.partition(":")
+            known = next((each for each in MADE_AGAIN if each == name), None)
+            is_list = not colon or all(each.isascii() and each.isdigit() for each in numbers.split(","))
+            if known is None or not is_list:
+                raise ValueError(f"{word!r} is not new, copy, or one of them for partitions, as new:0,2")
+            if colon:
+                partitions.update(dict.fromkeys(map(int, numbers.split(",")), known))
+            else:
+                what = known
+        return cls(what, partitions)
 
     def of(self, partition: int, *, by_number: bool = False) -> MadeAgain | None:
         """Returns what is said of a partition; `by_number`: only if its number is named."""
-        is_meant = partition in self.partitions or not (self.partitions or by_number)
-        return self.what if is_meant else None
+        return self.partitions.get(partition, None if by_number else self.what)
+
+    @property
+    def any_new(self) -> bool:
+        """Whether it says of any partition that its log is a new one."""
+        return "new" in (self.what, *self.partitions.values())
 
 
 def decide(topic: str, ids: str, found: Mapping[int, Compared], said: Said) -> dict[int, int]:
@@ -142,10 +169,11 @@ def decide(topic: str, ids: str, found: Mapping[int, Compared], said: Said) -> d
 
 _PROBLEMS: Final[Mapping[Kind, str]] = {
     "copying": "is being copied again, and not yet up to what is loaded: wait, or, if it never gets there, "
-    "repeat with --made-again new --partition N",
-    "other": "has other batches than were loaded: repeat with --made-again new to load them, too",
+    "repeat with --made-again new:N",
+    "other": "has other batches than were loaded: repeat with --made-again new to load them, too (new:N of "
+    "one partition)",
     "unknown": "cannot be compared: wait if it is being copied again; else repeat with --made-again new if "
-    "it is another log, or with --made-again copy if it is the same one",
+    "it is another log, or with --made-again copy if it is the same one (copy:N of one partition)",
 }
 
 

@@ -72,6 +72,8 @@ class LoadPlan:
     """Kafka's id of the topic; "" if the brokers give topics none."""
     begun: Mapping[int, int] = field(default_factory=dict)
     """Where logs begin that are loaded in the place of others, by partition."""
+    confirmed: tuple[int, ...] = ()
+    """Partitions of a topic that was made again whose logs are known to be those that are loaded."""
 
     @property
     def size(self) -> int:
@@ -80,7 +82,7 @@ class LoadPlan:
 
     @property
     def is_empty(self) -> bool:
-        return not self.ranges and not self.gaps and not self.begun
+        return not (self.ranges or self.gaps or self.begun or self.confirmed)
 
 
 def plan_load(

@@ -6,7 +6,7 @@ Owns the questions; the decisions are in `plan`, and in `made_again` for a log t
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from headrace.warehouse.change import TopicTable
 from headrace.warehouse.made_again import (
@@ -50,35 +50,40 @@ def plan_topic(
         until = metadata.offsets(dict.fromkeys(partitions, until_ms)) if until_ms is not None else {}
     found = {each[1]: Log(earliest[each], latest[each], leaders[each]) for each in partitions}
     logs = TopicLogs(warehouse, topic, topic_id, found)
-    begun, undecided = _begun(table, state, logs, said)
+    decided = _decided(table, state, logs, said)
     ends = {
         partition: _batch_address(logs, partition, address)
         for (_, partition), address in until.items()
         if address >= 0
     }
-    decided = {partition: log for partition, log in found.items() if partition not in undecided}
+    known = {partition: log for partition, log in found.items() if partition not in decided.later}
     plan = plan_load(
         topic,
-        {**state.ends, **begun},
-        {partition: log.earliest for partition, log in decided.items()},
-        {partition: log.latest for partition, log in decided.items()},
+        {**state.ends, **decided.begun},
+        {partition: log.earliest for partition, log in known.items()},
+        {partition: log.latest for partition, log in known.items()},
         until=ends,
         accept_gap=accept_gap,
     )
     for each in plan.ranges:
         logs.check_begins_batch(each.partition, each.from_address)
-    return replace(plan, topic_id=topic_id, begun=begun)
+    return replace(plan, topic_id=topic_id, begun=decided.begun, confirmed=decided.confirmed)
 
 
-def _begun(
-    table: TopicTable, state: TableState, logs: TopicLogs, said: Said
-) -> tuple[dict[int, int], set[int]]:
-    """Returns where other logs begin than those that are loaded, and the partitions that are decided later,
-    because they hold nothing yet.
+class _Decided(NamedTuple):
+    """Where other logs begin than those that are loaded; the partitions whose logs are the same; and those
+    that are decided later, because they hold nothing yet.
     """
+
+    begun: dict[int, int]
+    confirmed: tuple[int, ...]
+    later: frozenset[int]
+
+
+def _decided(table: TopicTable, state: TableState, logs: TopicLogs, said: Said) -> _Decided:
     doubtful = doubtful_partitions(state, logs, said)
     if not doubtful:
-        return {}, set()
+        return _Decided({}, (), frozenset())
     marks = noted_marks(table.log.manifests())
     found: dict[int, Compared] = {}
     for partition, went_back in doubtful.items():
@@ -87,11 +92,21 @@ def _begun(
     before = {state.topic_ids[each] for each in doubtful if each in state.topic_ids} - {logs.topic_id}
     what = "has other logs than were loaded"
     if before:
-        what = (
-            f"was deleted and made again: id {', '.join(sorted(before))} is loaded, {logs.topic_id} is there"
-        )
+        ids = ", ".join(sorted(before))
+        what = f"was deleted and made again: id {ids} is loaded, {logs.topic_id} is there"
     begun = decide(table.topic, what, found, said)
-    return begun, {partition for partition, each in found.items() if each.kind == "empty"}
+    for partition in begun:
+        log = logs.logs.get(partition)
+        if log is not None and not _is_of_other_topic(state, logs, partition):
+            # What retention has deleted of the same topic was loaded: it is no gap.
+            begun[partition] = max(begun[partition], min(log.earliest, state.ends[partition]))
+    later = frozenset(partition for partition, each in found.items() if each.kind == "empty") - begun.keys()
+    return _Decided(begun, tuple(sorted(found.keys() - begun.keys() - later)), later)
+
+
+def _is_of_other_topic(state: TableState, logs: TopicLogs, partition: int) -> bool:
+    before = state.topic_ids.get(partition, "")
+    return bool(before and logs.topic_id) and before != logs.topic_id
 
 
 def doubtful_partitions(state: TableState, logs: TopicLogs, said: Said) -> dict[int, bool]:
@@ -106,11 +121,10 @@ def doubtful_partitions(state: TableState, logs: TopicLogs, said: Said) -> dict[
     for partition, end in state.ends.items():
         if end == 0:
             continue
-        before = state.topic_ids.get(partition, "")
-        is_named = bool(before and logs.topic_id)
-        if is_named and before != logs.topic_id:
+        is_named = bool(state.topic_ids.get(partition) and logs.topic_id)
+        if _is_of_other_topic(state, logs, partition):
             doubtful[partition] = False
-        elif said.what == "new":
+        elif said.any_new:
             went_back = partition not in logs.logs or not logs.begins_batch(partition, end)
             if not is_named:
                 nameless[partition] = went_back

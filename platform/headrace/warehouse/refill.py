@@ -33,6 +33,7 @@ from headrace.warehouse.lineage import ALL, Lineage
 from headrace.warehouse.loading import (
     data_files,
     file_schema,
+    first_offsets,
     stage_planned,
     writer_ids,
 )
@@ -177,11 +178,7 @@ def _refill(spark: "SparkSession", table: TopicTable, hour_ms: int, subject: str
         schema = file_schema(staged.reader)
         return replace(
             change.manifest(now),
-            ranges=tuple(
-                replace(each, from_address=end, to_address=end)
-                for each in ranges
-                for end in (now.ends.get(each.partition, 0),)
-            ),
+            ranges=ranges,
             files=data_files(table.paths, now.next_sequence, missing, schema, now.log),
             removed=removed,
             schema_id=schema.schema_id,
@@ -349,7 +346,7 @@ def _reported(
     hdfs: HdfsClient,
     hour: _Hour,
     staged: Iterable[StagedFile],
-    missing: Iterable[StagedFile],
+    missing: Sequence[StagedFile],
     letters: Mapping[int, Any],
     lineage: Lineage,
 ) -> tuple[LoadedRange, ...]:
@@ -369,7 +366,10 @@ def _reported(
     for (partition, hour_ms), rows in sorted(brought.items()):
         if rows:
             by_partition.setdefault(partition, []).append(HourCount(hour_ms, rows, rows))
-    return tuple(LoadedRange(partition, 0, 0, tuple(hours)) for partition, hours in by_partition.items())
+    first = first_offsets(missing)
+    return tuple(
+        LoadedRange(each, first[each], first[each], tuple(by_partition[each])) for each in by_partition
+    )
 
 
 def _without(hdfs: HdfsClient, file: StagedFile, letters: Mapping[int, Any]) -> FileCount:

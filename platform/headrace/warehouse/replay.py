@@ -21,7 +21,14 @@ from headrace.warehouse.decode import (
     table_rows,
 )
 from headrace.warehouse.lineage import Lineage
-from headrace.warehouse.loading import LoadError, data_files, dead_letter_files, file_schema, writer_ids
+from headrace.warehouse.loading import (
+    LoadError,
+    data_files,
+    dead_letter_files,
+    file_schema,
+    first_offsets,
+    writer_ids,
+)
 from headrace.warehouse.manifest import DeadFile, HourCount, LoadedRange, Manifest, TableState
 from headrace.warehouse.schemas import TopicSchemas, WriterSchema, subject_of, with_writers
 from headrace.warehouse.source.columns import NO_SCHEMA_ID, PROBLEM_PREFIX
@@ -163,7 +170,7 @@ def _commit(change: Change, staged: _Staged, old: Sequence[DeadFile], log: int) 
             raise CommitConflictError(f"{table.topic}: another replay was committed first; nothing changed")
         return replace(
             change.manifest(now),
-            ranges=replayed_ranges(now, staged.alive, log),
+            ranges=replayed_ranges(staged.alive, log),
             files=data_files(table.paths, now.next_sequence, staged.alive, schema, log),
             dead_files=dead_letter_files(table.paths, now.next_sequence, staged.dead, log),
             removed=removed,
@@ -176,19 +183,19 @@ def _commit(change: Change, staged: _Staged, old: Sequence[DeadFile], log: int) 
     return change.commit(rebase)
 
 
-def replayed_ranges(now: TableState, alive: Sequence[StagedFile], log: int = 0) -> tuple[LoadedRange, ...]:
-    """Returns the ranges to report: empty, with the dead letters that became rows. Pure."""
+def replayed_ranges(alive: Sequence[StagedFile], log: int = 0) -> tuple[LoadedRange, ...]:
+    """Returns the ranges to report: empty, at the first of the dead letters that became rows. Pure."""
     counts: dict[int, dict[int, list[int]]] = {}
     for group in (group for file in alive for group in file.count.groups):
         found = counts.setdefault(group.partition, {}).setdefault(group.timestamp_hour_ms, [0, 0])
         found[0] += group.rows
         found[1] += group.distinct_offsets
+    first = first_offsets(alive)
     return tuple(
         LoadedRange(
             partition,
-            # Letters may be of a partition that was made again, and has nothing loaded yet.
-            now.ends.get(partition, 0),
-            now.ends.get(partition, 0),
+            first[partition],
+            first[partition],
             tuple(
                 HourCount(hour, rows, distinct, -rows, hex_of(NO_BATCHES))
                 for hour, (rows, distinct) in sorted(hours.items())

@@ -4,34 +4,44 @@ for the reading of the audit's store.
 A manifest whose range was moved leaves records out, or takes them twice, and its rows still add up.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from sqlalchemy import select
 
 from headrace.audit.intervals import Interval, covers, union
 from headrace.audit.store import tables
 from headrace.audit.store.store import AuditStore
-from headrace.warehouse.counting import FileCount
+from headrace.warehouse.counting import FileCount, GroupCount
+from headrace.warehouse.lineage import Lineage
 from headrace.warehouse.manifest import Manifest
 
 
-def outside_of_ranges(manifests: Iterable[Manifest], counts: Iterable[FileCount]) -> list[str]:
-    """Returns the files that hold rows of addresses that no load consumed."""
-    consumed: dict[int, list[Interval]] = {}
+def outside_of_ranges(
+    manifests: Iterable[Manifest], counts: Iterable[FileCount], logs: Mapping[str, int], lineage: Lineage
+) -> list[str]:
+    """Returns the files that hold rows of addresses that no load consumed. `logs`: see `DataFile.log`, by
+    path.
+    """
+    consumed: dict[tuple[int, int], list[Interval]] = {}
     for manifest in manifests:
         for loaded in manifest.ranges if manifest.kind in ("load", "refill") else ():
-            consumed.setdefault(loaded.partition, []).append((loaded.from_address, loaded.to_address))
-    merged = {partition: union(ranges) for partition, ranges in consumed.items()}
+            place = (loaded.partition, lineage.number(loaded.partition, manifest.sequence))
+            consumed.setdefault(place, []).append((loaded.from_address, loaded.to_address))
+    merged = {place: union(ranges) for place, ranges in consumed.items()}
     return [
         f"{group.path} holds rows of partition {group.partition}, offsets {group.first_offset} to "
         f"{group.last_offset}, which no load consumed"
         for count in counts
         for group in count.groups
         if not all(
-            covers(merged.get(group.partition, []), offset, offset + 1)
+            covers(merged.get(_place(group, logs, lineage), []), offset, offset + 1)
             for offset in (group.first_offset, group.last_offset)
         )
     ]
+
+
+def _place(group: GroupCount, logs: Mapping[str, int], lineage: Lineage) -> tuple[int, int]:
+    return group.partition, lineage.number(group.partition, logs.get(group.path, 0))
 
 
 def otherwise_reported(topic: str, manifests: Iterable[Manifest], store_url: str) -> list[str]:

@@ -72,26 +72,29 @@ def sole_problem(state: Values, leaving: Collection[int], deleted_topics: Collec
     )
 
 
-def is_another_empty(replaced: Mapping[tuple[str, int], Replacement], prior: Values) -> bool:
-    """Whether another broker of the cluster, which this apply makes again, does not hold its replicas yet.
-
-    Raises `ResourceError` if that one was not made, or Terraform does not begin to: with `depends_on` between
-    brokers, it waits for this one.
+def others(replaced: Mapping[tuple[str, int], Replacement], prior: Values) -> list[tuple[int, Replacement]]:
+    """Returns the other brokers of the cluster, which this apply makes again, that do not hold their replicas
+    yet.
     """
     own = (prior["zookeeper"], int(prior["broker_id"]))
-    for key, other in list(replaced.items()):
-        if key[0] != own[0] or key == own:
-            continue
+    return [(key[1], each) for key, each in list(replaced.items()) if key[0] == own[0] and key != own]
+
+
+def is_another_empty(replaced: Mapping[tuple[str, int], Replacement], prior: Values) -> bool:
+    """Whether there are `others`. Raises `ResourceError` if one was not made, or Terraform does not begin to:
+    with `depends_on` between brokers, it waits for this one.
+    """
+    found = others(replaced, prior)
+    for number, other in found:
         is_late = not other.begun and time.monotonic() - other.deleted_s >= BEGIN_MAX_S
         if other.failed or is_late:
             what = "was not made again" if other.failed else f"is not made again within {BEGIN_MAX_S:g} s"
             text = (
-                f"This apply has removed broker {key[1]} of the same cluster, which {what}: with both away, "
+                f"This apply has removed broker {number} of the same cluster, which {what}: with both away, "
                 "what they hold would be on too few disks. Apply again once that one is there."
             )
             raise ResourceError(Problem(f"Broker {prior['name']} is not destroyed yet", text))
-        return True
-    return False
+    return bool(found)
 
 
 def wait_until_gone(state: Values, stopping: threading.Event) -> None:

@@ -127,10 +127,13 @@ class BrokerResource(UnitResource):
         """Deletes the broker; returns False, and does nothing, while another one is empty that is made again:
         what both hold would be on one disk less, and one less.
         """
+        # Before its turn: what fails in a turn keeps all others from theirs, also the one that is waited for.
+        if replacing.is_another_empty(self.context.replaced_brokers, prior):
+            return False
         with self.context.slots.hold(f"{prior['datacenter']} {self.kind.name}", prior["name"]):
             if call.stopping.is_set():
                 raise ResourceError(INTERRUPTED)
-            if replacing.is_another_empty(self.context.replaced_brokers, prior):
+            if replacing.others(self.context.replaced_brokers, prior):
                 return False
             self.plan_deletion(call, prior)
             is_made_again = bool(call.private.get(SAME_BROKER))

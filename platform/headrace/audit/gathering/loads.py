@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Table, select
+from sqlalchemy import ColumnElement, Connection, Table, inspect, select
 
 from headrace.audit.counting.partition_counter import SourcePartition
 from headrace.audit.evidence import LoadedContent, ReportedGap, WrittenRows
@@ -56,13 +56,15 @@ class TopicLoads:
         for partition, topic_id in sources:
             if topic_id:
                 self._named[partition].add(topic_id)
+        self._has_ids = inspect(connection).has_table(tables.load_topics.name)  # an older store has none
         named, begins = tables.load_topics, tables.load_begins
         query = select(named.c.load_sequence, named.c.log_topic_id).where(*self._where(named))
-        self._topic_ids: dict[int, str] = {
-            row.load_sequence: row.log_topic_id for row in connection.execute(query)
-        }
+        self._topic_ids: dict[int, str] = {}
+        for row in connection.execute(query) if self._has_ids else ():
+            self._topic_ids[row.load_sequence] = row.log_topic_id
         self._begun: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-        for row in connection.execute(select(begins).where(*self._where(begins))):
+        query_begun = select(begins).where(*self._where(begins))
+        for row in connection.execute(query_begun) if self._has_ids else ():
             self._begun[row.log_partition].append((row.load_sequence, row.begins_at))
         self._loads = self._read()
         self._sources_of_loads: dict[tuple[int, int], SourcePartition | None] = {}
@@ -111,11 +113,15 @@ class TopicLoads:
 
     def gaps(self) -> Iterator[tuple[SourcePartition, ReportedGap]]:
         """Yields (source, addresses that an operator let a load skip)."""
-        for table in (tables.load_gaps, tables.load_topic_gaps):
-            for row in self._connection.execute(select(table).where(*self._where(table))):
-                topic_id = getattr(row, "log_topic_id", "")
-                if source := self._source(row.log_partition, topic_id or self._earlier_id(row.log_partition)):
-                    yield source, ReportedGap(row.from_address, row.to_address, row.reason)
+        table = tables.load_gaps
+        for row in self._connection.execute(select(table).where(*self._where(table))):
+            if source := self._source(row.log_partition, self._earlier_id(row.log_partition)):
+                yield source, ReportedGap(row.from_address, row.to_address, row.reason)
+        table = tables.load_topic_gaps
+        query = select(table).where(*self._where(table))
+        for row in self._connection.execute(query) if self._has_ids else ():
+            if source := self._remaining(row.log_partition, row.load_sequence, row.from_address):
+                yield source, ReportedGap(row.from_address, row.to_address, row.reason)
 
     def _read(self) -> dict[int, dict[int, _Load]]:
         """Returns log partition → number of the load → what it consumed."""
@@ -142,11 +148,15 @@ class TopicLoads:
 
     def _count(self, log_partition: int, sequence: int) -> SourcePartition | None:
         load = self._loads.get(log_partition, {}).get(sequence)
+        return None if load is None else self._remaining(log_partition, sequence, load.start)
+
+    def _remaining(self, log_partition: int, sequence: int, start: int) -> SourcePartition | None:
+        """Returns the source of what a load says of addresses from `start` on; None if it counts no more."""
         source = self._source(log_partition, self._topic_id(log_partition, sequence))
-        if load is None or source is None:
+        if source is None:
             return None
         for later, begins_at in self._begun.get(log_partition, ()):
-            if sequence < later and load.start >= begins_at:
+            if sequence < later and start >= begins_at:
                 same = self._source(log_partition, self._topic_id(log_partition, later))
                 if same == source:
                     return None

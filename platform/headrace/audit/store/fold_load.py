@@ -32,16 +32,17 @@ def fold_load(connection: Connection, load: LoadReport) -> None:
             "committed_ms": load.committed_ms,
             "from_source": partition.from_source,
         }
+        if partition.begins_at != NOT_BEGUN:
+            insert_new(connection, tables.load_begins, {**key, "begins_at": partition.begins_at})
         if insert_new(connection, tables.load_ranges, {**key, **consumed}):
-            if partition.begins_at != NOT_BEGUN:
-                insert_new(connection, tables.load_begins, {**key, "begins_at": partition.begins_at})
             for hour in _named_hours(partition.hours):
                 insert_new(connection, tables.load_rows, {**key, **hour._asdict()})
     for gap in load.accepted_gaps:
         values = {**gap._asdict(), **of_topic}
         values["log_partition"] = values.pop("partition")
         if load.topic_id:
-            insert_new(connection, tables.load_topic_gaps, {**values, "log_topic_id": load.topic_id})
+            numbered = {**values, "load_sequence": load.load_sequence}
+            insert_new(connection, tables.load_topic_gaps, numbered)
         else:
             insert_new(connection, tables.load_gaps, values)
 

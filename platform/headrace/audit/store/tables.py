@@ -316,7 +316,7 @@ load_topic_gaps = Table(
     metadata,
     _key("warehouse", String),
     _key("topic", String),
-    _key("log_topic_id", String),
+    _key("load_sequence", BigInteger),
     _key("log_partition", Integer),
     _key("from_address", BigInteger),
     _number("to_address"),

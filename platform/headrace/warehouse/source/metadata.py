@@ -72,10 +72,10 @@ class MetadataClient:
         return sorted({topic for topic, _ in self.leaders(None) if re.fullmatch(pattern, topic)})
 
     def topic_id(self, topic: str) -> str:
-        """Returns Kafka's id of the topic (KIP-516); "" from brokers that give topics none. Raises
-        `NoSuchTopicError`.
+        """Returns Kafka's id of the topic (KIP-516), of which all leaders of its partitions must agree: one
+        that is cut off may know another. "" from brokers that give topics none. Raises `NoSuchTopicError`.
         """
-        return self._retried(f"look up {topic}", lambda: self._topic_id(topic))
+        return self._retried(f"look up {topic}", lambda: self._agreed_topic_id(topic))
 
     def offsets(self, wanted: Mapping[Partition, int]) -> dict[Partition, int]:
         """Returns the offset of each partition's first record at or after a time in ms; -1 if there is none.
@@ -111,15 +111,22 @@ class MetadataClient:
                 found[topic.name, int(partition.partition_index)] = brokers[partition.leader_id]
         return found
 
-    def _topic_id(self, topic: str) -> str:
+    def _agreed_topic_id(self, topic: str) -> str:
+        ids = {self._topic_id(topic, address) for address in set(self._leaders([topic]).values())}
+        if len(ids) != 1:
+            raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID, f"topic {topic}: brokers tell {sorted(ids)}")
+        return ids.pop()
+
+    def _topic_id(self, topic: str, address: Address) -> str:
         asked = metadata_v10.MetadataRequestTopic(topic_id=None, name=TopicName(topic))
-        response = self._request_any(
+        response = self._request(
+            address,
             metadata_v10.MetadataRequest(
                 topics=(asked,),
                 allow_auto_topic_creation=False,
                 include_cluster_authorized_operations=False,
                 include_topic_authorized_operations=False,
-            )
+            ),
         )
         (found,) = response.topics
         if ErrorCode(found.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
