@@ -124,7 +124,7 @@ def take(site: Site, shelf_folder: Path, options: Options, observe: Observe = la
             crash.reached("backup-finished")
             whole = shelf.end(folder, made)
         shelf.remove_halves()
-        # A backup with problems takes no other one's place: that may have what it lacks.
+        # A backup with problems takes the place of no other: that may have what it lacks.
         may_remove = options.keep is not None and not made.problems
         removed = shelf.keep(options.keep, whole) if may_remove and options.keep is not None else []
         return Taken(whole, made, writer.copied_bytes, writer.taken_over_bytes, removed)

@@ -144,7 +144,7 @@ def undrain_gone(
     sleep: Callable[[float], object] = time.sleep,
 ) -> bool:
     """Takes the mark of a drained broker away, once it is no longer registered; returns whether it is. One
-    that runs on would get replicas again, and whoever drained it takes its host away. Raises
+    that runs on would get replicas again, and its host is taken away. Raises
     `UnknownBrokerError`.
     """
     deadline_s = clock() + GONE_WAIT_MAX_S
