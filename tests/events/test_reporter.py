@@ -99,6 +99,7 @@ def test_cumulative_numbered_and_keyed_by_publisher() -> None:
     bench.reporter.report()
     records = bench.producer.records
     assert [record["report_number"] for record in records] == [1, 2, 3, 4]
+    assert [record["arrived_number"] for record in records] == [0, 1, 2, 3]
     assert [len(record["tallies"]) for record in records] == [0, 1, 1, 0], "only what changed, and heartbeats"
     assert [record["tallies"][0]["handed_over_count"] for record in records[1:3]] == [3, 5]
     assert records[2]["tallies"][0]["ranges"] == [
@@ -132,6 +133,7 @@ def test_the_next_report_repeats_a_failed_one() -> None:
     bench.reporter.report()
     (record,) = bench.producer.records
     assert (record["report_number"], record["tallies"][0]["handed_over_count"]) == (2, 3)
+    assert record["arrived_number"] == 0, "report 1 did not arrive"
 
 
 def test_reported_until_waits_for_all_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

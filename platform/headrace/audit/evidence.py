@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from headrace.audit.batches.tally import Span
+from headrace.audit.evidence_of_reports import MissingReport
 from headrace.audit.evidence_of_tables import HeldTwice, UnsoundFile
 from headrace.audit.intervals import Interval, intersect, union
 from headrace.audit.times import HOUR_MS
@@ -284,6 +285,7 @@ class Evidence:
     made_again_ms: int | None = None
     unsound_files: tuple[UnsoundFile, ...] = ()
     doubled: tuple[HeldTwice, ...] = ()
+    missing_reports: tuple[MissingReport, ...] = ()
 
     @property
     def is_counted_from_log(self) -> bool:

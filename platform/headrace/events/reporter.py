@@ -111,6 +111,7 @@ class Reporter:
         self._lock = threading.Lock()
         self._reporting = threading.Lock()
         self._report_number = standing.report_number
+        self._arrived_number = 0  # not known of another publisher's
         self._reported_until_ms = self._started_ms
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name=f"{origin.service}-reports", daemon=True)
@@ -206,6 +207,7 @@ class Reporter:
             "report_number": self._report_number,
             "reported_until": until_ms,
             "state": "CLOSED" if closed else "OPEN",
+            "arrived_number": self._arrived_number,
             "counts_only": False,
             "bucket_ms": self._counts.bucket_ms,
             "tallies": [_to_avro(tally) for tally in tallies],
@@ -222,6 +224,7 @@ class Reporter:
             raise ReportError(
                 f"report {self._report_number} to {self._topic} did not arrive: {problem}"
             ) from error
+        self._arrived_number = self._report_number
         with self._lock:
             self._counts.acknowledge(tallies)
             self._journal.compact(self._counts)

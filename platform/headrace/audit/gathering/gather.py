@@ -34,6 +34,7 @@ from headrace.audit.gathering.loads import TopicLoads
 from headrace.audit.gathering.publishers import (
     Numbers,
     clock_skews,
+    missing_reports,
     publisher_names,
     publishers,
     withdrawn,
@@ -102,6 +103,7 @@ def evidence(connection: Connection, topic: str, hours_ms: list[int]) -> Iterato
     warehouse = last_warehouse(connection, topic)
     unsound = unsound_files(connection, topic, warehouse)
     doubled = doubled_rows(connection, topic, warehouse)
+    missing = {name: missing_reports(connection, topic, name) for name in datacenters}
     for hour_ms in hours_ms:
         for datacenter in datacenters:
             common: dict[str, Any] = {
@@ -114,6 +116,7 @@ def evidence(connection: Connection, topic: str, hours_ms: list[int]) -> Iterato
                 "acceptances": accepted,
             }
             found = _evidence(facts, common, partitions, numbers[datacenter])
+            found = replace(found, missing_reports=missing[datacenter])
             yield replace(found, unsound_files=unsound[hour_ms], doubled=doubled[hour_ms])
 
 

@@ -1,7 +1,8 @@
 """Folding each kind of audit record into the tables, within the caller's transaction.
 
 Folding is idempotent and does not depend on order: the tables keep every record once, under its key, and the
-newer of two versions wins, whichever arrives first.
+newer of two versions wins, whichever arrives first. Only that a publisher's report is missing is found by the
+order of its reports, which share a partition.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from headrace.audit.intervals import Interval
 from headrace.audit.store import kept, tables
 from headrace.audit.store.cover import Candidate, choose
 from headrace.audit.store.fold_load import fold_load
+from headrace.audit.store.fold_missing import note_missing
 from headrace.audit.store.fold_recount import fold_recount
 from headrace.audit.store.fold_repairs import fold_acceptance, fold_resent, fold_tested
 from headrace.audit.store.inserting import insert_new, upsert, widen
@@ -183,6 +185,7 @@ def _extent(found: Iterable[tuple[Candidate, bool]], address: int) -> tuple[int,
 
 def _fold_report(connection: Connection, report: ProducerReport, received: ReceivedRecord) -> None:
     datacenter, time_ms = received.datacenter, received.time_ms
+    note_missing(connection, report, received)
     row = {
         "datacenter": datacenter,
         "publisher": report.publisher,

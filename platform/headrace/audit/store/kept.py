@@ -15,6 +15,7 @@ from typing import Final
 from sqlalchemy import ColumnElement, Connection, delete, select
 
 from headrace.audit.store import measured_tables, tables
+from headrace.audit.store.fold_missing import missing_from
 from headrace.audit.store.inserting import upsert
 from headrace.audit.times import hour_start, named_time
 from headrace.audit.topic.declarations import TopicDeclaration
@@ -184,6 +185,8 @@ def _before_report(connection: Connection, report: ProducerReport, received: Rec
     datacenter, table = received.datacenter, tables.publishers
     of_publisher = (table.c.datacenter == datacenter, table.c.publisher == report.publisher)
     old = connection.execute(select(table).where(*of_publisher)).one_or_none()
+    if missing_from(connection, report, datacenter) is not None:
+        _forget(connection, kept.c.datacenter == datacenter)  # it may have been about any topic
     goes_back = old is None or received.time_ms < old.last_ms or (old.closed and not report.closed)
     if goes_back or report.counts_only:
         forget_publisher(connection, datacenter, report.publisher)

@@ -1,5 +1,6 @@
-"""The audit store's tables of what was measured, tested and kept: clocks, verifications, doubles, drills, how
-long findings took to be named, verdicts on settled hours. `audit.store.tables` has all others.
+"""The audit store's tables of what was measured, tested and kept: clocks, missing reports, verifications,
+doubles, drills, how long findings took to be named, verdicts on settled hours. `audit.store.tables` has all
+others.
 """
 
 from __future__ import annotations
@@ -33,6 +34,19 @@ clocks = Table(
     _key("publisher", String),
     _number("skew_ms"),
     _number("said_ms"),
+)
+
+# Reports that arrived by their publisher's word, and were not read (`audit.store.fold_missing`).
+missing_reports = Table(
+    "missing_reports",
+    metadata,
+    _key("datacenter", String),
+    _key("publisher", String),
+    _key("report_number", BigInteger),
+    _text("service"),
+    _text("server"),
+    _number("from_ms"),
+    _number("until_ms"),
 )
 
 # The newest verification of each table; `problems`: JSON list of the values of a `TableProblem`.

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from headrace.audit.batches.tally import BUCKET_DEFAULT_MS, RunningTally, Span
-from headrace.audit.store import kept, tables
+from headrace.audit.store import kept, measured_tables, tables
 from headrace.audit.store.fold import digest_of
 from headrace.audit.store.store import AuditStore
 from headrace.audit.times import HOUR_MS
@@ -185,6 +185,8 @@ def _forget_publishers(connection: Connection, before_ms: int) -> None:
         handover.c.datacenter == table.c.datacenter, handover.c.publisher == table.c.publisher
     )
     connection.execute(delete(table).where(table.c.last_ms < before_ms, tally_count.scalar_subquery() == 0))
+    missing = measured_tables.missing_reports
+    connection.execute(delete(missing).where(missing.c.until_ms < before_ms))
     known = select(table.c.publisher).where(table.c.datacenter == ids.c.datacenter)
     connection.execute(delete(ids).where(ids.c.publisher.not_in(known)))
     counting = tables.counting_publishers

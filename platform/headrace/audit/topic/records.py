@@ -218,7 +218,8 @@ class ProducerReport:
     """A publisher's report of the events that it accepted; `events` publishes it.
 
     A tally with a higher `report_number` replaces the earlier one of the same (publisher, part). Tallies of
-    `counts_only` publishers have no ranges, and are compared with the log by count.
+    `counts_only` publishers have no ranges, and are compared with the log by count. `arrived_number`: that of
+    its last report that arrived; 0 if none did, or if the publisher does not say.
     """
 
     publisher: str
@@ -227,6 +228,7 @@ class ProducerReport:
     closed: bool
     tallies: tuple[HandoverTally, ...]
     counts_only: bool = False
+    arrived_number: int = 0
 
     def producer_ids(self) -> set[int]:
         """Returns the producer ids in its ranges."""
@@ -253,6 +255,7 @@ class ProducerReport:
                 for tally in data["tallies"]
             ),
             counts_only=data.get("counts_only", False),
+            arrived_number=data.get("arrived_number", 0),
         )
 
 

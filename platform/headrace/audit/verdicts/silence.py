@@ -48,6 +48,7 @@ def _silent_publishers(evidence: Evidence, policy: Policy, now_ms: int) -> Itera
                 yield finding
     if not evidence.is_counted_from_log:
         yield from _vanished_publishers(evidence, policy, now_ms)
+        yield from _missing_reports(evidence)
 
 
 def _unsequenced(handover: Handover, evidence: Evidence, policy: Policy, now_ms: int) -> Finding:
@@ -99,6 +100,36 @@ def _vanished_publishers(evidence: Evidence, policy: Policy, now_ms: int) -> Ite
                 service=publisher.service,
                 server=publisher.server,
             )
+
+
+def _missing_reports(evidence: Evidence) -> Iterator[Finding]:
+    """Yields reports that the audit's topic lost: what they counted may be lost from the topic's log, too.
+
+    They may have counted events of the hours in which they were made, and of those in which the publisher had
+    events at that time: events that are published anew have the times that they had.
+    """
+    for missing in evidence.missing_reports:
+        times = (missing.from_ms, missing.until_ms)
+        is_of_hour = times[0] < evidence.end_ms and evidence.hour_ms <= times[1]
+        if not is_of_hour and not _had_events(missing.publisher, times, evidence):
+            continue
+        yield Finding(
+            Status.UNKNOWN,
+            PRODUCER_HOP,
+            f"report {missing.report_number} of service {missing.service} on {missing.server}, "
+            f"{evidence.datacenter}, had arrived and is not in _audit: it is not known how many more events "
+            f"of {evidence.topic}, {phrases.hour(evidence.hour_ms)}, it counted",
+            service=missing.service,
+            server=missing.server,
+        )
+
+
+def _had_events(publisher: str, times_ms: tuple[int, int], evidence: Evidence) -> bool:
+    """Whether a publisher reported on this hour from one time of its clock to another."""
+    state = evidence.publishers.get(publisher)
+    skew_ms = 0 if state is None else state.skew_ms
+    of_publisher = (each for each in evidence.handovers if each.publisher == publisher)
+    return any(times_ms[0] <= each.reported_ms + skew_ms <= times_ms[1] for each in of_publisher)
 
 
 def _missing_tallies(

@@ -1,0 +1,20 @@
+"""What is known of reports that publishers sent, as evidence: values only."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class MissingReport(NamedTuple):
+    """A report that arrived by its publisher's word, and that the audit's topic does not hold.
+
+    It counted events that the publisher accepted from `from_ms` to `until_ms`, by its own clock: the times
+    of the reports before and after it.
+    """
+
+    publisher: str
+    service: str
+    server: str
+    report_number: int
+    from_ms: int
+    until_ms: int
