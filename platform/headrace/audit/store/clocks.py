@@ -55,14 +55,19 @@ class Measured:
 class ClockWatch:
     """Measures clocks from records in the order of their logs. One thread uses it.
 
-    `known`: (datacenter, publisher) → by how much its clock was ahead, as the store has it.
+    `known`: (datacenter, publisher) → by how much its clock was ahead, `heard`: (log, tier) → when the last
+    heartbeat in it was said; both as the store has them.
     """
 
-    def __init__(self, known: Mapping[tuple[str, str], int] | None = None) -> None:
+    def __init__(
+        self,
+        known: Mapping[tuple[str, str], int] | None = None,
+        heard: Mapping[tuple[Log, str], int] | None = None,
+    ) -> None:
         self._beats_ms: dict[Log, int] = {}
         self._waiting: dict[Log, dict[_Publisher, int]] = {}
         self._known: dict[_Publisher, int] = dict(known or {})
-        self._last_ms: dict[tuple[Log, str], int] = {}  # of the heartbeats of a tier in a log
+        self._last_ms: dict[tuple[Log, str], int] = dict(heard or {})
 
     def measure(self, records: Iterable[ReceivedRecord]) -> Measured:
         """Returns what these records say anew, of publishers whose clock is off, or no longer is. It is not

@@ -36,6 +36,16 @@ clocks = Table(
     _number("said_ms"),
 )
 
+# When the last heartbeat of each tier was said that was read in a partition of an audit topic.
+heard = Table(
+    "heard",
+    metadata,
+    _key("topic", String),
+    _key("partition", Integer),
+    _key("tier", String),
+    _number("at_ms"),
+)
+
 # Reports that arrived by their publisher's word, and were not read (`audit.store.fold_missing`).
 missing_reports = Table(
     "missing_reports",

@@ -122,7 +122,7 @@ class AuditStore:
             event.listen(self._engine, "begin", _begin_sqlite)
         try:
             self._open()
-            self._clocks = ClockWatch({} if must_exist else self._clocks_off())
+            self._clocks = ClockWatch() if must_exist else ClockWatch(self._clocks_off(), self._heard())
         except StoreError:
             self._engine.dispose()
             raise
@@ -182,6 +182,11 @@ class AuditStore:
             for clock in clocks:
                 kept.forget_publisher(connection, clock["datacenter"], clock["publisher"])
             upsert(connection, measured_tables.clocks, clocks, newer_by="said_ms")
+            heard = [
+                {"topic": topic, "partition": partition, "tier": tier, "at_ms": at_ms}
+                for ((topic, partition), tier), at_ms in measured.last_ms.items()
+            ]
+            upsert(connection, measured_tables.heard, heard)
             rows = [
                 {"topic": topic, "partition": partition, "address": address}
                 for (topic, partition), address in (positions or {}).items()
@@ -214,6 +219,12 @@ class AuditStore:
         query = select(table).where(table.c.skew_ms != 0).order_by(table.c.said_ms.desc()).limit(KNOWN_MAX)
         with self.reading() as connection:
             return {(row.datacenter, row.publisher): row.skew_ms for row in connection.execute(query)}
+
+    def _heard(self) -> dict[tuple[tuple[str, int], str], int]:
+        """Returns (log of an audit topic, tier) → when the last heartbeat in it was said."""
+        with self.reading() as connection:
+            rows = connection.execute(select(measured_tables.heard))
+            return {((row.topic, row.partition), row.tier): row.at_ms for row in rows}
 
     def set_aside(self) -> list[SetAside]:
         """Returns what was set aside of the audit topics, by (topic, partition)."""
