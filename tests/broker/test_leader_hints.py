@@ -66,10 +66,16 @@ def test_who_is_not_the_leader_names_the_leader(replicas: ReplicatedCluster) -> 
 
 
 def test_an_old_epoch_is_answered_by_the_leader_without_a_hint(replicas: ReplicatedCluster) -> None:
-    """It leads itself: there is nowhere else to go."""
+    """It leads itself, and was the leader before: there is nowhere else to go."""
     topic = replicas.topic(1, 2)
     replicas.elect(topic, 1)
     replicas.produce(topic, "in epoch 1")
+
+    def leads() -> bool:
+        part = ask_fetch(replicas, 1, topic, 17, epoch=1).topics[0].partitions[0]
+        return part.error_code == ErrorCode.NONE
+
+    replicas.wait_for("the leader in epoch 1", leads)
     response = ask_fetch(replicas, 1, topic, 17, epoch=0)
     part = response.topics[0].partitions[0]
     assert part.error_code == ErrorCode.FENCED_LEADER_EPOCH
