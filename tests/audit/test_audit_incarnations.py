@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from fix_audit import AuditorProcess, StartAuditor, wait_for
+from fix_audit_incarnations import TIERS, findings_of, judged_by, log_of, said
 from fix_audit_world import (
     BEAT_MS,
     BUCKET_MS,
@@ -18,7 +19,6 @@ from fix_audit_world import (
     REPORTED_MS,
     TOPIC,
     Batch,
-    PartitionBytes,
     received,
     report_of,
 )
@@ -31,15 +31,14 @@ from headrace.audit.counting.partition_counter import (
     SourcePartition,
 )
 from headrace.audit.counting.standing import Mark, Standings
-from headrace.audit.evidence import MIRROR_HOP, PRODUCER_HOP, Finding, Policy, Status
-from headrace.audit.report.report import Report, report
+from headrace.audit.evidence import MIRROR_HOP, PRODUCER_HOP, Policy, Status
+from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
 from headrace.audit.topic.records import (
     ANALYSIS_TIER,
     DATACENTER_TIER,
     AuditRecord,
     HeartbeatRecord,
-    PartitionPosition,
     RangeTally,
     ReceivedRecord,
 )
@@ -49,47 +48,12 @@ from headrace.events.publisher import EventPublisher
 from headrace.events.schemas import read_schema
 
 POLICY = Policy(hops=(PRODUCER_HOP, MIRROR_HOP))
-TIERS = (DATACENTER_TIER, ANALYSIS_TIER)
+judged = partial(judged_by, POLICY)
 MADE_AGAIN_MS = REPORTED_MS + 60_000
 
 
 def batch(number: int, producer_id: int = 7) -> Batch:
     return Batch(0, producer_id, 0, number * 5, 5, HOUR_A + number % 3 * BUCKET_MS)
-
-
-def log_of(*batches: Batch) -> PartitionBytes:
-    log = PartitionBytes()
-    for each in batches:
-        log.append(each.encode())
-    return log
-
-
-def said(
-    log: PartitionBytes, topic_id: str, time_ms: int, tiers: tuple[str, ...] = TIERS
-) -> list[ReceivedRecord]:
-    """What auditors of these tiers say of a log that they have counted."""
-    records: list[ReceivedRecord] = []
-    for tier in tiers:
-        tally = replace(log.tally(tier, 0, 0, len(log.cuts) - 1), topic_id=topic_id)
-        place = PartitionPosition(DC, TOPIC, 0, 0, log.end, log.end, topic_id, source_topic_id=topic_id)
-        beat = HeartbeatRecord(tier, time_ms, 0, 1, (place,))
-        records += [received(tally, time_ms=time_ms), received(beat, time_ms=time_ms)]
-    return records
-
-
-def judged(*records: list[ReceivedRecord], seed: int = 1) -> Report:
-    """The report on these records, folded in any order."""
-    store, every = AuditStore("sqlite://"), [each for some in records for each in some]
-    random.Random(seed).shuffle(every)
-    try:
-        store.fold(every)
-        return report(store, TOPIC, policy=POLICY, now_ms=NOW_MS)
-    finally:
-        store.close()
-
-
-def findings_of(found: Report) -> list[Finding]:
-    return [finding for verdict in found.verdicts for finding in verdict.findings]
 
 
 def reported(*batches: Batch, started_ms: int = REPORTED_MS - 1, service: int = 7) -> list[ReceivedRecord]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from fix_audit_incarnations import findings_of, judged_by, log_of, said
 from fix_audit_world import (
     BEAT_MS,
     BUCKET_MS,
@@ -22,59 +23,25 @@ from fix_audit_world import (
     received,
     report_of,
 )
-from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Finding, Policy, Status
+from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Policy, Status
 from headrace.audit.report.report import Report, report
 from headrace.audit.store import tables
 from headrace.audit.store.store import AuditStore
 from headrace.audit.topic.load_report import AcceptedGapRecord, LoadedHour, LoadedPartition, LoadReport
 from headrace.audit.topic.records import (
     ANALYSIS_TIER,
-    DATACENTER_TIER,
     HeartbeatRecord,
     PartitionPosition,
     ReceivedRecord,
 )
 
 LOADS = Policy(hops=(PRODUCER_HOP, MIRROR_HOP, LOAD_HOP))
+judged = partial(judged_by, LOADS)
 BEAT = BEAT_MS + 60_000
 
 
 def batch(number: int, hour_ms: int = HOUR_A) -> Batch:
     return Batch(0, 7, 0, number * 5, 5, hour_ms + number % 3 * BUCKET_MS)
-
-
-def log_of(*batches: Batch) -> PartitionBytes:
-    log = PartitionBytes()
-    for each in batches:
-        log.append(each.encode())
-    return log
-
-
-def said(log: PartitionBytes, topic_id: str, time_ms: int, copy_id: str = "") -> list[ReceivedRecord]:
-    """What auditors say of a log that they have counted, and of its copy in a topic with the id `copy_id`."""
-    records: list[ReceivedRecord] = []
-    for tier in (DATACENTER_TIER, ANALYSIS_TIER):
-        tally = replace(log.tally(tier, 0, 0, len(log.cuts) - 1), topic_id=topic_id)
-        here = copy_id if copy_id and tier == ANALYSIS_TIER else topic_id
-        place = PartitionPosition(DC, TOPIC, 0, 0, log.end, log.end, here, source_topic_id=topic_id)
-        beat = HeartbeatRecord(tier, time_ms, 0, 1, (place,))
-        records += [received(tally, time_ms=time_ms), received(beat, time_ms=time_ms)]
-    return records
-
-
-def judged(*records: list[ReceivedRecord], seed: int = 1) -> Report:
-    """The report on these records, folded in any order."""
-    store, every = AuditStore("sqlite://"), [each for some in records for each in some]
-    random.Random(seed).shuffle(every)
-    try:
-        store.fold(every)
-        return report(store, TOPIC, policy=LOADS, now_ms=NOW_MS)
-    finally:
-        store.close()
-
-
-def findings_of(found: Report) -> list[Finding]:
-    return [finding for verdict in found.verdicts for finding in verdict.findings]
 
 
 def reported(*batches: Batch) -> list[ReceivedRecord]:
@@ -254,7 +221,7 @@ def test_the_same_source_loaded_anew_takes_the_place_of_earlier_loads() -> None:
         third = LoadReport(WAREHOUSE, TOPIC, 2, REPORTED_MS, (part,), topic_id="copy-2")
         records = [received(each) for each in (of_start, of_rest, third)]
         publishers = reported(batch(0), batch(3), batch(4))
-        return judged(publishers, said(after, "source", BEAT, "copy-2"), records, earlier)
+        return judged(publishers, said(after, "source", BEAT, copy_id="copy-2"), records, earlier)
 
     earlier = [
         received(HeartbeatRecord(ANALYSIS_TIER, BEAT - 1, 0, 1, (place,)), time_ms=BEAT - 1)

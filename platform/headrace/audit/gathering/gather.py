@@ -116,8 +116,12 @@ def evidence(connection: Connection, topic: str, hours_ms: list[int]) -> Iterato
                 "acceptances": accepted,
             }
             found = _evidence(facts, common, partitions, numbers[datacenter])
-            found = replace(found, missing_reports=missing[datacenter])
-            yield replace(found, unsound_files=unsound[hour_ms], doubled=doubled[hour_ms])
+            yield replace(
+                found,
+                missing_reports=missing[datacenter],
+                unsound_files=unsound[hour_ms],
+                doubled=doubled[hour_ms],
+            )
 
 
 def _evidence(

@@ -25,7 +25,8 @@ def note_missing(connection: Connection, report: ProducerReport, received: Recei
     """
     key = {"datacenter": received.datacenter, "publisher": report.publisher}
     connection.execute(_ARRIVES, {**key, "report_number": report.report_number})
-    from_ms = missing_from(connection, report, received.datacenter)
+    last = connection.execute(_LAST, key).one_or_none()
+    from_ms = missing_from(report, None if last is None else (last.report_number, last.last_ms))
     if from_ms is None:
         return
     row = {
@@ -39,17 +40,17 @@ def note_missing(connection: Connection, report: ProducerReport, received: Recei
     insert_new(connection, _MISSING, row)
 
 
-def missing_from(connection: Connection, report: ProducerReport, datacenter: str) -> int | None:
+def missing_from(report: ProducerReport, last: tuple[int, int] | None) -> int | None:
     """Returns when the last report before a missing one was made (ms, by the publisher's clock); None if none
-    is missing before `report`. A publisher of which nothing was read accepted events since its start.
+    is missing before `report`. `last`: number and time of the last report that was read; without one, the
+    publisher accepted events since its start.
     """
     if not report.arrived_number:
         return None
-    key = {"datacenter": datacenter, "publisher": report.publisher}
-    last = connection.execute(_LAST, key).one_or_none()
     if last is None:
         return report.started_ms
-    return int(last.last_ms) if last.report_number < report.arrived_number else None
+    number, last_ms = last
+    return last_ms if number < report.arrived_number else None
 
 
 # --- statements ---

@@ -185,7 +185,7 @@ def _before_report(connection: Connection, report: ProducerReport, received: Rec
     datacenter, table = received.datacenter, tables.publishers
     of_publisher = (table.c.datacenter == datacenter, table.c.publisher == report.publisher)
     old = connection.execute(select(table).where(*of_publisher)).one_or_none()
-    if missing_from(connection, report, datacenter) is not None:
+    if missing_from(report, None if old is None else (old.report_number, old.last_ms)) is not None:
         _forget(connection, kept.c.datacenter == datacenter)  # it may have been about any topic
     goes_back = old is None or received.time_ms < old.last_ms or (old.closed and not report.closed)
     if goes_back or report.counts_only:
