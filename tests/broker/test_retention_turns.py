@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 
 from fix_replica_manager import CountingWorkers
+from headrace.broker.cold_reads import ColdReads
 from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
 from headrace.broker.replicas.followed import FollowedPartition, FollowedPartitions
@@ -20,8 +21,10 @@ from headrace.broker.replicas.retention import SEGMENTS_PER_TURN_MAX, Retention
 from headrace.broker.settings.config import BrokerConfig
 from headrace.log.directory import PartitionName
 from headrace.log.errors import AddressOutOfRangeError
+from headrace.log.index import IndexJob
 from headrace.log.partition import PartitionLog
 from headrace.log.segments import SegmentList
+from headrace.log.starts import KnownStarts
 from headrace.wire.batch import read_header
 from headrace.wire.errors import ErrorCode
 from headrace.wire.records import Record, encode_batch
@@ -44,6 +47,7 @@ class Site:
             self.partitions,
             self.followed,
             Removals(self.workers),
+            ColdReads(cast(Any, self.workers)),
             lambda _, call: self.turns.append(call),
             lambda: FAR_FUTURE_MS,
         )
@@ -52,6 +56,20 @@ class Site:
         log = self._filled(name, segments)
         self.partitions.add(Partition(name, 0, UUID(int=1), self._config, log, 0))
         return log
+
+    def lead_after_a_crash(self, name: str) -> PartitionLog:
+        """A start has read one segment from a checkpoint on, which lies in its middle."""
+        log = self.lead(name, 0)
+        log.append(encode_batch([Record(0, 1_000, None, b"x")]))
+        log.request_checkpoint()
+        log.flush()
+        log.append(encode_batch([Record(0, 1_000, None, b"x")]))
+        log.roll()
+        log.flush()
+        log.abandon()
+        for index in log.directory.glob("*.index"):
+            index.unlink()
+        return self.lead(name, 0)
 
     def follow(self, name: str, segments: int) -> PartitionLog:
         log = self._filled(name, segments)
@@ -135,6 +153,34 @@ def test_a_turn_of_the_loop_takes_out_a_bounded_number_of_segments(site: Site) -
     while site.turns:
         site.turns.pop()()
     assert (log.size_bytes, other.size_bytes) == (0, 0)
+
+
+def test_a_segment_whose_timestamps_are_not_known_is_read_on_a_thread_first(site: Site) -> None:
+    log = site.lead_after_a_crash("led")
+    site.retention.enforce()
+    assert log.start_address == 0 and len(site.workers.jobs) == 1
+    for _ in range(3):
+        site.workers.run()
+        while site.turns:
+            site.turns.pop()()
+    assert log.start_address == log.end_address and not site.workers.jobs
+
+
+def test_a_segment_that_cannot_be_read_is_asked_for_once_a_round(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = site.lead_after_a_crash("led")
+    asked: list[None] = []
+
+    def fails(_: IndexJob) -> KnownStarts:
+        asked.append(None)
+        raise MemoryError
+
+    monkeypatch.setattr(IndexJob, "run", fails)
+    for rounds in (1, 2):
+        site.retention.enforce()
+        site.workers.run()
+        assert len(asked) == rounds and not site.turns and log.start_address == 0
 
 
 def test_a_segment_that_cannot_be_taken_out_hides_none_that_were(

@@ -15,7 +15,8 @@ from headrace.log.errors import AddressOutOfRangeError, LogStorageError
 from headrace.log.files import FileSlice
 from headrace.log.partition import PartitionLog
 from headrace.log.passing import pass_gap
-from headrace.log.segment import Segment
+from headrace.log.retention import FUTURE_MAX_MS
+from headrace.log.segment import ColdSegmentError, Segment
 from headrace.log.segments import SegmentList
 from headrace.wire.batch import hop, read_header, verify
 from headrace.wire.records import Record, decode_records, encode_batch
@@ -163,13 +164,20 @@ def test_retention_by_time_counts_from_the_append(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("age_ms", "is_deleted"),
-    [(8 * DAY_MS, True), (6 * DAY_MS, False), (0, False), (-DAY_MS, True), (-400 * DAY_MS, True)],
+    [
+        (8 * DAY_MS, True),
+        (6 * DAY_MS, False),
+        (0, False),
+        (-FUTURE_MAX_MS, False),
+        (-FUTURE_MAX_MS - 1, True),
+        (-400 * DAY_MS, True),
+    ],
 )
 def test_events_that_are_younger_than_the_clock_was_stay(
     tmp_path: Path, age_ms: int, is_deleted: bool
 ) -> None:
-    """The clock was eight days behind when they were written, and is right again. Timestamps of the future
-    are not believed.
+    """The clock was eight days behind when they were written, and is right again. Timestamps of the far
+    future are not believed.
     """
     clock = Clock()
     clock.now_ms = right_ms = 1_800_000_000_000
@@ -181,6 +189,44 @@ def test_events_that_are_younger_than_the_clock_was_stay(
     clock.now_ms = right_ms
     assert bool(log.delete_expired_segments()) == is_deleted
     log.close()
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_events_stay_until_their_timestamps_are_known(tmp_path: Path, *, is_damaged: bool) -> None:
+    """As before, but the broker died meanwhile: whether the clock was behind, only the events can tell."""
+    clock = Clock()
+    clock.now_ms = right_ms = 1_800_000_000_000
+    clock.now_ms -= 8 * DAY_MS
+    config = LogConfig(segment_bytes=1_000, retention_ms=7 * DAY_MS)
+    log = PartitionLog(tmp_path / "t-0", config, clock)
+    for number in range(20):
+        log.append(bytearray(encode_batch([Record(0, right_ms, None, b"x" * 200)])))
+        if number == 2:
+            log.request_checkpoint()  # a start reads what lies behind it, in the middle of the first segment
+        log.flush()
+    size_bytes = log.size_bytes
+    log.abandon()
+    for index in (tmp_path / "t-0").glob("*.index"):
+        index.unlink()
+    oldest = min((tmp_path / "t-0").glob("*.log"))
+    if is_damaged:
+        with oldest.open("r+b") as file:
+            file.seek(278)  # the length of the second batch
+            file.write(b"\xff" * 4)
+    for path in (tmp_path / "t-0").glob("*.log"):
+        os.utime(path, (clock.now_ms / 1000, clock.now_ms / 1000))
+    clock.now_ms = right_ms
+    log = PartitionLog(tmp_path / "t-0", config, clock)
+    with pytest.raises(ColdSegmentError) as cold:
+        log.delete_expired_segments()
+    job = log.begin_index(cold.value.segment)
+    assert job is not None
+    cold.value.segment.learn(job.run(), job.problem, job.islands)
+    assert (job.problem is not None) == is_damaged
+    assert log.delete_expired_segments() == [] and log.size_bytes == size_bytes
+    clock.now_ms += 7 * DAY_MS
+    assert oldest.with_name(oldest.name + ".tmp") in log.delete_expired_segments()
+    log.abandon()
 
 
 def test_retention_never_deletes_what_is_not_flushed(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ from headrace.log.directory import LogDirectory, PartitionName
 from headrace.log.errors import LogError
 from headrace.wire.checking_fast import make_scanner
 from simulation.patching import put
-from simulation.sim_clock import WALL_MS, Clock, Life, SimLoop, SimWorkers
+from simulation.sim_clock import Clock, Life, SimLoop, SimWorkers
 from simulation.sim_disk import Disks
 from simulation.sim_network import Host, Link, Network
 from simulation.sim_session import SimSession
@@ -160,9 +160,11 @@ class SimBroker:
         server: ZooKeeper,
         disks: Disks,
         settings: Mapping[str, str],
+        wall_ms: Callable[[], int],
     ) -> None:
         self.number = number
         self.folder = folder
+        self._wall_ms = wall_ms
         self.clock = clock
         self.network = network
         self.life = Life(f"broker {number}")
@@ -171,7 +173,7 @@ class SimBroker:
         self.control = SimWorkers(clock, self.life, self.loop, CONTROL_MIN_MS, CONTROL_MAX_MS)
         self.session = SimSession(server, clock, self.life, f"broker-{number}")
         self.is_registered = self.is_leaving = False
-        self._directory = LogDirectory(folder)
+        self._directory = LogDirectory(folder, wall_ms)
         self._directory.claim(number)
         self.registry = TopicRegistry(self.session)
         self._brokers = BrokerRegistry(self.session)
@@ -223,7 +225,7 @@ class SimBroker:
             on_demand=nothing,
             lookups=Lookups(files, self.loop.call_later, now_ms),
             cold_reads=ColdReads(files),
-            clock_ms=lambda: WALL_MS + now_ms(),
+            clock_ms=self._wall_ms,
             monotonic_ms=now_ms,
             data_dir=self.folder,
         )

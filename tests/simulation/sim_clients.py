@@ -39,6 +39,15 @@ HOUR_LASTS_MS: Final = 6_000.0
 HOURS_MAX: Final = 8
 """Events of an hour are produced in six seconds: a world has several hours."""
 BROKERS: Final = 3
+
+
+def event_ms(clock: Clock) -> int:
+    """Returns the time of an event that happens now."""
+    if clock.has_true_events:
+        return WALL_MS + int(clock.now_ms)
+    return HOURS_FROM_MS + HOUR_MS * min(HOURS_MAX, int(clock.now_ms / HOUR_LASTS_MS))
+
+
 RETRIABLE: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -94,6 +103,8 @@ class SimClient:
         self.problems: list[str] = []
         self.may_lose = False
         """Whether the topic allows unclean elections: what was acknowledged or read may be gone then."""
+        self.start_address: Callable[[], int] = lambda: 0
+        """Below it events have expired."""
         self._server = server
         self._links = {
             number: Link(network, name, self.life, lambda call: call(), number)
@@ -174,7 +185,7 @@ class SimProducer(SimClient):
 
     def _send(self) -> None:
         value = f"{self.number} {self._sequence} ".encode() + b"x" * self.clock.draw.randint(0, 40)
-        time_ms = HOURS_FROM_MS + HOUR_MS * min(HOURS_MAX, int(self.clock.now_ms / HOUR_LASTS_MS))
+        time_ms = event_ms(self.clock)
         batch = encode_batch(
             [Record(0, time_ms, None, value)],
             producer_id=self.number,
@@ -297,6 +308,8 @@ class SimReader(SimClient):
                 self.damaged += 1
             elif code is ErrorCode.OFFSET_OUT_OF_RANGE and self.may_lose:
                 self.position = 0
+            elif code is ErrorCode.OFFSET_OUT_OF_RANGE and self.position < self.start_address():
+                self.position = self.start_address()
             elif code not in RETRIABLE and (code not in OF_THE_PAST or self._is_led_by(self._leader)):
                 self.problems.append(
                     f"the reader got {code.name} at address {self.position} from broker {self._leader}"

@@ -43,6 +43,8 @@ class Clock:
         self._events: list[tuple[float, int, Life, Call]] = []
         self._numbers = itertools.count()
         self.errors: list[str] = []
+        self.has_true_events = False
+        """Whether events are as old as they say; otherwise a world has events of several hours."""
 
     def after(self, delay_ms: float, life: Life, call: Call) -> None:
         """Calls later, if that life still lasts then."""

@@ -40,6 +40,8 @@ class Disks:
         self.durable: dict[str, int] = {}
         self.failing: set[str] = set()
         self.full: set[str] = set()
+        self.wall_ms: dict[str, Callable[[], int]] = {}
+        """By folder, the clock of its host, which says when a file was changed; for others nobody asks."""
         self.nearly_full: set[str] = set()
         self._draw = draw
         self._open: WeakSet[OpenFile] = WeakSet()
@@ -65,9 +67,16 @@ class Disks:
 
     fdatasync = fsync
 
+    def _stamp(self, path: str) -> None:
+        for folder, clock_ms in self.wall_ms.items():
+            if path.startswith(folder):
+                at_ns = clock_ms() * 1_000_000
+                os.utime(path, ns=(at_ns, at_ns))
+
     def ftruncate(self, fd: int, size: int) -> None:
         self._real.ftruncate(fd, size)
         path = self._path(fd)
+        self._stamp(path)
         self.durable[path] = min(size, self.durable.get(path, 0))
 
     def _is_full(self, fd: int) -> bool:
@@ -78,7 +87,10 @@ class Disks:
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
         if not self._is_full(fd):
-            return int(self._real.pwritev(fd, buffers, offset))
+            written = int(self._real.pwritev(fd, buffers, offset))
+            if self.wall_ms:
+                self._stamp(self._path(fd))
+            return written
         data = b"".join(buffers)
         return self._some(data, lambda part: self._real.pwrite(fd, part, offset))
 
@@ -108,7 +120,10 @@ class Disks:
         begin = OpenFile.__init__
 
         def opened(file: OpenFile, *arguments: Any) -> None:
+            is_new = bool(self.wall_ms) and not Path(arguments[0]).exists()
             begin(file, *arguments)
+            if is_new:
+                self._stamp(str(file.path))
             self._open.add(file)
             self._by_fd[file.fd] = file
 
@@ -140,7 +155,7 @@ class Disks:
             is_kept = durable == size or self._draw.random() < 0.5
             kept = durable if is_kept else self._draw.randrange(durable, size)
             lost_bytes += size - kept
-            os.truncate(path, kept)
+            _cut(path, kept)
             self.durable[str(path)] = min(kept, durable)
         return lost_bytes
 
@@ -174,7 +189,7 @@ class Disks:
         shutil.copytree(folder, target)
         for path in target.glob(SEGMENTS):
             durable = self.durable.get(str(folder / path.relative_to(target)), 0)
-            os.truncate(path, min(durable, path.stat().st_size))
+            _cut(path, min(durable, path.stat().st_size))
 
     def put_back(self, folder: Path, copied: Path) -> None:
         """Puts a copy in the place of a broker's disk, while the broker is dead."""
@@ -191,3 +206,11 @@ class Disks:
         self.durable = {
             path: size for path, size in self.durable.items() if not path.startswith(f"{folder}/")
         }
+
+
+def _cut(path: Path, size: int) -> None:
+    """Cuts a file; when it was changed stays as it was."""
+    stat = path.stat()
+    if size < stat.st_size:
+        os.truncate(path, size)
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))

@@ -83,6 +83,15 @@ class Faults:
         self._gap_ms = self._clock.between(GAP_MIN_MS, GAP_MAX_MS)
         self._is_alone = draw.choice((0.5, 0.7, 1.0))
 
+    def favour(self, kind: Callable[[], None], times: int) -> None:
+        """Adds a kind, which comes more often than others."""
+        self._kinds += [kind] * times
+
+    def begin(self) -> None:
+        """Lets faults come from now on."""
+        self.is_over = False
+        self._world.later(0.0, self.next)
+
     def next(self) -> None:
         """Injects one fault, or many at once; then the next ones follow."""
         if self.is_over:
@@ -157,7 +166,7 @@ class Faults:
 
     def favour_unclean_elections(self) -> None:
         """The topic allows them: whoever was left behind may lead."""
-        self._kinds += [self._laggards.leave_behind] * LEFT_BEHIND_TIMES
+        self.favour(self._laggards.leave_behind, LEFT_BEHIND_TIMES)
 
     def _cut_power(self) -> None:
         """All brokers lose their power at the moment when a producer gets its next acknowledgement: what was

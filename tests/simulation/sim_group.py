@@ -131,9 +131,14 @@ class SimGroup(SimClient):
 
     def _read(self, response: Any) -> bool:
         result = response.topics[0].partitions[0] if response.topics else None
+        assert self._position is not None
+        is_expired = self._position < self.start_address()
+        if result is not None and result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and is_expired:
+            self._position = self.start_address()
+            self._read_to = max(self._read_to, self._position)
+            return True
         if response.error_code or result is None or result.error_code != ErrorCode.NONE:
             return False
-        assert self._position is not None
         try:
             for _, header in hop(bytes(result.records or b"")):
                 self._position = header.next_offset

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.coordination import znodes
 from headrace.wire.batch import hop
@@ -18,6 +18,20 @@ if TYPE_CHECKING:
 
 KNOWN_MS: Final = 2_000.0
 """How long a broker must have led before it acknowledged something, that no leader before it could have."""
+
+
+class Content(NamedTuple):
+    """What a log holds: its bytes from `start` on."""
+
+    start: int
+    data: bytes
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.data)
+
+    def between(self, start: int, end: int) -> bytes:
+        return self.data[max(0, start - self.start) : max(0, end - self.start)]
 
 
 class Judge:
@@ -51,20 +65,22 @@ class Judge:
         self._judge_mirror(logs)
         if world.remade is not None:
             remade = {
-                number: _content(world.folder_of(number) / f"{REMADE_TOPIC}-0") for number in world.brokers
+                number: _content(world.folder_of(number) / f"{REMADE_TOPIC}-0").data
+                for number in world.brokers
             }
             counts = world.faults.counts
             is_lossy = any(counts.get(kind) for kind in ("rot", "new-disk", "older-disk"))
             self.problems.extend(world.remade.judge(remade, is_lossy=is_lossy))
         if world.audit is not None:
-            self.problems.extend(world.audit.judge(world.producers, logs[1][:high_watermark]))
+            self.problems.extend(world.audit.judge(world.producers, logs[1].between(0, high_watermark)))
         for number, content in logs.items():
-            self._judge_log(number, content[:high_watermark], high_watermark)
-        if len({content[:high_watermark] for content in logs.values()}) > 1:
+            self._judge_log(number, content, high_watermark)
+        start = max(content.start for content in logs.values())
+        if len({content.between(start, high_watermark) for content in logs.values()}) > 1:
             self.problems.append(f"the replicas differ below the high watermark {high_watermark}")
         return self.problems
 
-    def _judge_mirror(self, logs: Mapping[int, bytes]) -> None:
+    def _judge_mirror(self, logs: Mapping[int, Content]) -> None:
         mirror = self._world.mirror
         if mirror is None:
             return
@@ -72,14 +88,16 @@ class Judge:
             self.problems.append(f"the mirror halted: {mirror.halts[0]}")
         copied = _content(self._world.folder / "mirror")
         for number, content in logs.items():
-            if content[: len(copied)] != copied:
+            start = max(content.start, copied.start)
+            if content.between(start, copied.end) != copied.between(start, copied.end):
                 self.problems.append(
-                    f"broker {number}: the first {len(copied)} bytes are not what was mirrored"
+                    f"broker {number}: bytes {start} to {copied.end} are not what was mirrored"
                 )
 
-    def _judge_log(self, number: int, content: bytes, high_watermark: int) -> None:
-        if len(content) < high_watermark:
-            self.problems.append(f"broker {number} ends at {len(content)}, below {high_watermark}")
+    def _judge_log(self, number: int, log: Content, high_watermark: int) -> None:
+        if log.end < high_watermark:
+            self.problems.append(f"broker {number} ends at {log.end}, below {high_watermark}")
+        start, content = log.start, log.between(log.start, high_watermark)
         held: dict[tuple[int, int, int], list[int]] = {}
         last: dict[int, tuple[int, int]] = {}
         for _, header in hop(content):
@@ -93,6 +111,8 @@ class Judge:
             last[header.producer_id] = numbers
         for producer in self._world.producers:
             for each in producer.acknowledged:
+                if 0 <= each.offset < start:
+                    continue  # it has expired: `Ages` judges that
                 offsets = held.get((each.producer, each.epoch, each.sequence), [])
                 # What is not promised may lie where an earlier leader has put it, who never said so.
                 is_right = offsets == [each.offset] or (each.offset < 0 and len(offsets) == 1)
@@ -103,11 +123,13 @@ class Judge:
                         f" at {offsets}"
                     )
             if isinstance(producer, ProductProducer) and self._unclean_ms < 0:
-                self.problems.extend(f"broker {number}: {each}" for each in producer.judge_order(content))
+                self.problems.extend(
+                    f"broker {number}: {each}" for each in producer.judge_order(content, start)
+                )
         for address, batch in self._reader.seen.items():
             if self._unclean_ms >= 0:
                 break
-            if content[address : address + len(batch)] != batch:
+            if address >= start and log.between(address, address + len(batch)) != batch:
                 self.problems.append(f"broker {number}: what the reader saw at address {address} is gone")
 
     def _is_promised(self, each: Acknowledged) -> bool:
@@ -174,7 +196,8 @@ class Judge:
         return found
 
 
-def _content(folder: Path) -> bytes:
-    """Returns all bytes of a partition's segments."""
+def _content(folder: Path) -> Content:
+    """Returns what a partition's segments hold."""
     paths = sorted(folder.glob("*.log"), key=lambda path: int(path.stem))
-    return b"".join(path.read_bytes() for path in paths)
+    start = int(paths[0].stem) if paths else 0
+    return Content(start, b"".join(path.read_bytes() for path in paths))

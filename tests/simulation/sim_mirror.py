@@ -6,6 +6,7 @@ that block in the real mirror let the world go on meanwhile.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +19,7 @@ from headrace.log.epochs import EpochEnd
 from headrace.log.partition import PartitionLog
 from headrace.mirror.copying import CopyState, PartitionCopy
 from headrace.mirror.lanes import MOVED
-from headrace.mirror.locating import Located, LocatingError, locate
+from headrace.mirror.locating import Located, LocatingError, SourceGapError, locate
 from headrace.mirror.side import Bounds
 from headrace.replication.gaps import AcceptedGap
 from headrace.replication.pull import REFUSED, DamagedBatchError, Fetched, ReplicationError, SourceBehindError
@@ -127,6 +128,7 @@ class SimMirror(_Source):
 
     def __init__(self, folder: Path, clock: Clock, network: Network, server: ZooKeeper) -> None:
         super().__init__("mirror", clock, network, server)
+        self._folder = folder
         self.log = PartitionLog(folder)
         self.halts: list[str] = []
         self.last_ms = -1.0
@@ -202,11 +204,19 @@ class SimMirror(_Source):
             copy.source_is_behind(str(found), self._now_s)
             if self.is_halted:
                 self.halts.append(f"{found} ({self.clock.now_ms:.0f} ms, broker {self._leader})")
+        elif isinstance(found, SourceGapError) and found.source_start <= self.start_address():
+            self._begin_anew()  # as an operator may: what lies between has expired
         elif isinstance(found, ReplicationError):
             self.halts.append(f"{found} ({self.clock.now_ms:.0f} ms, broker {self._leader})")
             copy.halt(str(found), self._now_s)
         else:
             copy.back_off(str(found), self._now_s)
+
+    def _begin_anew(self) -> None:
+        self.log.close()
+        shutil.rmtree(self._folder)
+        self.log = PartitionLog(self._folder)
+        self._begin()
 
     @property
     def is_halted(self) -> bool:

@@ -7,6 +7,7 @@ or as soon as a socket is ready. The witnesses of `sim_clients` stand beside the
 from __future__ import annotations
 
 import selectors
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -24,14 +25,12 @@ from simulation import sim_network
 from simulation.patching import put
 from simulation.sim_clients import (
     BROKERS,
-    HOUR_LASTS_MS,
     HOUR_MS,
-    HOURS_FROM_MS,
-    HOURS_MAX,
     HURRY_PAUSE_MS,
     TOPIC,
     Acknowledged,
     Handed,
+    event_ms,
 )
 from simulation.sim_clock import Clock, Life
 from simulation.sim_sockets import SimSelector, SimSockets
@@ -84,6 +83,7 @@ class ProductClient:
         self.life = Life(name)
         self.problems: list[str] = []
         self.may_lose = False
+        self.start_address: Callable[[], int] = lambda: 0
         self.selector = SimSelector()
         self.sockets = SimSockets(network, name, self.life, self.wake)
         self._due_ms: float | None = None
@@ -225,8 +225,7 @@ class ProductProducer(ProductClient):
         for _ in range(min(UNFINISHED_MAX - unfinished, self.clock.draw.randint(1, self._habits.burst_max))):
             value = f"{self._next} ".encode() + b"x" * self.clock.draw.randint(0, 40)
             self._next += 1
-            time_ms = HOURS_FROM_MS + HOUR_MS * min(HOURS_MAX, int(self.clock.now_ms / HOUR_LASTS_MS))
-            self._accumulator.append(TOPIC, 0, time_ms, None, value, (), None)
+            self._accumulator.append(TOPIC, 0, event_ms(self.clock), None, value, (), None)
         self._pause()
 
     # --- what the sender says ---
@@ -258,8 +257,10 @@ class ProductProducer(ProductClient):
 
     # --- the judgement ---
 
-    def judge_order(self, content: bytes) -> list[str]:
-        """Returns where a log breaks the order of what was handed over, or lacks what was acknowledged."""
+    def judge_order(self, content: bytes, start: int) -> list[str]:
+        """Returns where a log breaks the order of what was handed over, or lacks what was acknowledged; what
+        was stored below `start` has expired.
+        """
         ids = {producer for producer, _, _ in self._handed}
         last, held, problems = -1, set(), []
         for at, header in hop(content):
@@ -270,7 +271,13 @@ class ProductProducer(ProductClient):
                     problems.append(f"{self.name}: record {number} comes after record {last} (address {at})")
                 last = max(last, number)
                 held.add(number)
-        if lost := sorted(self._acknowledged_values - held):
+        expired = {
+            number
+            for each in self.acknowledged
+            if each.offset < start
+            for number in self._values[each.producer, each.epoch, each.sequence]
+        }
+        if lost := sorted(self._acknowledged_values - held - expired):
             problems.append(f"{self.name}: records {lost[:5]} were acknowledged, and are in no batch")
         return problems
 
@@ -351,11 +358,12 @@ class ProductConsumer(ProductClient):
             self.damaged += 1
             self.position = self._position
         except OffsetOutOfRangeError as error:
-            if not self.may_lose:
+            start = self.start_address()
+            if not self.may_lose and self._position >= start:
                 self.problems.append(
                     f"the consumer at {self._position}: {error} ({self.clock.now_ms:.0f} ms)"
                 )
-            self.position = 0
+            self.position = start
         if self.clock.chance(0.002):
             self.position = 0
         return self.clock.between(0.0, POLL_MS)

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -19,14 +20,16 @@ from headrace.broker.replicas import fetcher
 from headrace.coordination import znodes
 from headrace.coordination.producer_ids import skip_ids
 from headrace.coordination.topics import TopicRegistry
+from simulation.sim_ages import CHECK_MS, SET_BACK_TIMES, Ages
 from simulation.sim_audit import SimAudit
 from simulation.sim_broker import SETTINGS, UNCLEAN, SimBroker
 from simulation.sim_clients import BROKERS, TOPIC, TOPIC_ID, SimProducer, SimReader
-from simulation.sim_clock import Clock, Life
+from simulation.sim_clock import WALL_MS, Clock, Life
 from simulation.sim_disk import Disks
 from simulation.sim_faults import Faults
 from simulation.sim_group import SimGroup
 from simulation.sim_judge import Judge
+from simulation.sim_liveness import Liveness
 from simulation.sim_members import SimMembers
 from simulation.sim_mirror import SimMirror
 from simulation.sim_network import Network
@@ -38,14 +41,12 @@ from simulation.sim_product_clients import (
     ProductConsumer,
     ProductProducer,
 )
-from simulation.sim_remade import NAME as REMADE_TOPIC
 from simulation.sim_remade import SimRemade
 from simulation.sim_session import SESSION_MS, SimSession
 from simulation.sim_zookeeper import ZooKeeper
 
 CALM_MS: Final = 1_000.0
 TROUBLES_MS: Final = (6_000.0, 12_000.0, 25_000.0)
-LIVE_MAX_MS: Final = 40_000.0
 DRAIN_MS: Final = 1_500.0
 SEGMENT_BYTES: Final = "16384"
 PRODUCERS: Final = 2
@@ -96,6 +97,7 @@ class World:
         self.network = Network(self.clock)
         self.zookeeper = ZooKeeper(self.clock)
         self.disks = Disks(self.clock.draw)
+        self.ages = Ages.of(self)
         self.folder = Path(
             tempfile.mkdtemp(prefix="headrace-simulation-", dir=FOLDER if FOLDER.is_dir() else None)
         )
@@ -107,6 +109,7 @@ class World:
         """Whether the topic allows unclean elections."""
         self._high_watermarks: dict[tuple[Life, int], int] = {}
         self.faults = Faults(self)
+        self._liveness = Liveness(self)
         self.producers: list[SimProducer | ProductProducer] = []
         self._batch_bytes = 1
         """Of a producer of the product."""
@@ -145,6 +148,9 @@ class World:
         self._create_topic()
         if self.is_unclean:
             self.faults.favour_unclean_elections()
+        if self.ages is not None:
+            self.faults.favour(self.ages.set_back, SET_BACK_TIMES)
+            self.clock.has_true_events = True
         for number in range(1, BROKERS + 1):
             self.start(number)
         self.later(100.0, self._watch)
@@ -153,43 +159,62 @@ class World:
     def _run(self) -> None:
         self.prepare()
         ends = self.clock, self.network, self.zookeeper
-        is_audited = self.clock.chance(AUDITED_IF_UNCLEAN if self.is_unclean else AUDITED)
+        is_audited = self.clock.chance(AUDITED_IF_UNCLEAN if self.is_unclean else AUDITED) and not self.ages
         # An audit's report names single sequence numbers here.
         batch_bytes = 1 if is_audited else self.clock.draw.choice(BATCH_BYTES)
         pause_ms = PAUSES_MS[0] if self.is_unclean else self.clock.draw.choice(PAUSES_MS)
+        if self.ages is not None:
+            pause_ms = self.ages.pause_ms
         self._batch_bytes = batch_bytes
         for number in range(1, PRODUCERS + 1):
             self._add(self._producer(number, pause_ms))
         self.reader = self._make_reader()
         self.reader.may_lose = self.is_unclean
+        self.reader.start_address = self.start_address
         if self.clock.chance(GROUPED) and not self.is_unclean:
-            self.group = (SimMembers if self.clock.chance(AMONG_MEMBERS) else SimGroup)(*ends)
+            if self.clock.chance(AMONG_MEMBERS) and not self.ages:
+                self.group = SimMembers(*ends)
+            else:
+                self.group = SimGroup(*ends)
+                self.group.start_address = self.start_address
         if self.clock.chance(MIRRORED) and not self.is_unclean:
             self.mirror = SimMirror(self.folder / "mirror", *ends)
-        if self.clock.chance(REMADE) and not self.is_unclean:
+            self.mirror.start_address = self.start_address
+        if self.clock.chance(REMADE) and not (self.is_unclean or self.ages):
             self.remade = SimRemade(*ends)
         if is_audited:
             self.audit = SimAudit(*ends)
         self.clock.run_until(2 * CALM_MS)
-        self.later(0.0, self.faults.next)
         drawn_ms = self.clock.draw.choice(TROUBLES_MS)
-        self.clock.run_until(2 * CALM_MS + (self._troubled_ms or drawn_ms))
+        if self.ages is not None:
+            self.ages.live(self._troubled_ms)
+        else:
+            self.faults.begin()
+            self.clock.run_until(2 * CALM_MS + (self._troubled_ms or drawn_ms))
+        self.heal()
+        for producer in self.producers:
+            producer.is_ending = True
+        if self.remade is not None:
+            self.remade.end()
+        self.clock.run_until(self.clock.now_ms + DRAIN_MS)
+        self._liveness.wait_until_in_sync()
+        if self.audit is not None:
+            self.problems.extend(self.audit.finish())
+        self.problems.extend(Judge(self).judge())
+
+    def heal(self) -> None:
+        """Ends all faults, and waits until all is live again."""
         self.faults.heal_all()
         self.note("all is healed")
         if self.mirror is not None:
             self.mirror.recheck()
         if self.remade is not None:
             self.remade.settle()
-        self._wait_until_live()
-        for producer in self.producers:
-            producer.is_ending = True
-        if self.remade is not None:
-            self.remade.end()
-        self.clock.run_until(self.clock.now_ms + DRAIN_MS)
-        self._wait_until_in_sync()
-        if self.audit is not None:
-            self.problems.extend(self.audit.finish())
-        self.problems.extend(Judge(self).judge())
+        self._liveness.wait_until_live()
+
+    def start_address(self) -> int:
+        """The greatest start of any log of the topic."""
+        return 0 if self.ages is None else self.ages.start_address()
 
     def _producer(self, number: int, pause_ms: float) -> SimProducer | ProductProducer:
         if self.clock.chance(OF_THE_PRODUCT):
@@ -226,7 +251,9 @@ class World:
         config = {"min.insync.replicas": "2"}
         if self.clock.chance(0.25):
             config["segment.bytes"] = SEGMENT_BYTES
-        self.is_unclean = self.clock.chance(UNCLEAN_WORLDS)
+        self.is_unclean = self.clock.chance(UNCLEAN_WORLDS) and not self.ages
+        if self.ages is not None:
+            config |= self.ages.config
         if self.is_unclean:
             config[UNCLEAN] = "true"
         registry.create(TOPIC, TOPIC_ID, {0: tuple(replicas)}, config)
@@ -236,11 +263,26 @@ class World:
         before = self.brokers.get(number)
         if before is not None and not before.life.is_dead:
             return
+        folder, settings = self.folder_of(number), SETTINGS
+        if self.ages is not None:
+            settings = SETTINGS | {"log.retention.check.interval.ms": str(CHECK_MS)}
+            self.disks.wall_ms[f"{folder}/"] = partial(self.ages.wall_ms, number)
         broker = SimBroker(
-            number, self.folder_of(number), self.clock, self.network, self.zookeeper, self.disks, SETTINGS
+            number,
+            folder,
+            self.clock,
+            self.network,
+            self.zookeeper,
+            self.disks,
+            settings,
+            partial(self._wall_ms, number),
         )
         self.brokers[number] = broker
         broker.start()
+
+    def _wall_ms(self, number: int) -> int:
+        """What the clock of a broker's host shows."""
+        return WALL_MS + int(self.clock.now_ms) if self.ages is None else self.ages.wall_ms(number)
 
     def note(self, text: str) -> None:
         self.trace.append(f"{self.clock.now_ms:9.1f} ms  {text}")
@@ -284,6 +326,8 @@ class World:
 
     def _watch(self) -> None:
         self._watch_high_watermarks()
+        if self.ages is not None:
+            self.problems.extend(self.ages.watch())
         self._watch_sessions()
 
     def _watch_sessions(self) -> None:
@@ -310,46 +354,6 @@ class World:
                     f" {led.leader_epoch} ({self.clock.now_ms:.0f} ms)"
                 )
             self._high_watermarks[key] = max(before, address)
-
-    # --- the end ---
-
-    def _wait_until_live(self) -> None:
-        since_ms = self.clock.now_ms
-        while self.clock.now_ms - since_ms < LIVE_MAX_MS:
-            self.clock.run_until(self.clock.now_ms + 200.0)
-            late = self._late(since_ms)
-            if not late:
-                self.note(f"live again {self.clock.now_ms - since_ms:.0f} ms after all was healed")
-                return
-        self.problems.append(
-            f"not live {LIVE_MAX_MS:.0f} ms after all was healed: {'; '.join(self._late(since_ms))}"
-        )
-
-    def _wait_until_in_sync(self) -> None:
-        """A replica that had no room, for example, may have left the in-sync set since all was live."""
-        until_ms = self.clock.now_ms + LIVE_MAX_MS
-        while self.clock.now_ms < until_ms:
-            ends = self.high_watermarks(TOPIC)
-            is_remade_whole = self.remade is None or self.remade.is_whole(self.high_watermarks(REMADE_TOPIC))
-            if len(ends) == 1 and len(self.state()["isr"]) == BROKERS and is_remade_whole:
-                return
-            self.clock.run_until(self.clock.now_ms + 200.0)
-        self.problems.append(f"not all in sync in the end: {self.state()}")
-
-    def _late(self, since_ms: float) -> list[str]:
-        late = [f"{each.name} got {each.last_answer}" for each in self.producers if each.last_ms <= since_ms]
-        if self.reader is not None and self.reader.last_ms <= since_ms:
-            late.append("the reader reads nothing new")
-        if self.group is not None and self.group.confirmed_ms <= since_ms:
-            late.append("the group commits nothing new")
-        if self.mirror is not None and self.mirror.last_ms <= since_ms:
-            late.append(f"the mirror copies nothing new: {self.mirror.copy.problem}")
-        if self.remade is not None and self.remade.last_ms <= since_ms:
-            late.append("the topic that was made again takes nothing")
-        state = self.state()
-        if len(state["isr"]) < BROKERS or state["leader"] < 0:
-            late.append(f"the state is {state}")
-        return late
 
 
 def simulate(seed: int, troubled_ms: float | None = None) -> Verdict:

@@ -22,6 +22,7 @@ from headrace.log.config import flush_wait_ms
 from headrace.log.errors import LogError, LogOfflineError, LogStorageError
 from headrace.log.flush import Flushed, FlushJob
 from headrace.log.partition import PartitionLog
+from headrace.log.segment import ColdSegmentError
 from headrace.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -357,7 +358,7 @@ class Partitions:
 
     def delete_expired(self, partition: Partition, now_ms: int) -> list[Path]:
         """Deletes some of a log's expired segments, if it is still led here; returns their files, which the
-        caller removes.
+        caller removes. Raises `ColdSegmentError` for a segment that must be read first.
         """
         # A segment that is rolled is written first. If that fails, those who wait for it must hear of it
         # before the next batch gets the same address.
@@ -366,6 +367,8 @@ class Partitions:
             return []
         try:
             deleted = partition.log.delete_expired_segments(now_ms, upto=partition.visible_address)
+        except ColdSegmentError:
+            raise
         except (LogError, OSError) as error:
             logger.error("%s: retention failed: %s", partition.name, error)
             return []

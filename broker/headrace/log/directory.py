@@ -9,7 +9,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 from uuid import UUID, uuid4
@@ -26,6 +26,7 @@ from headrace.log.errors import (
 from headrace.log.files import replace_file, sync_directory
 from headrace.log.names import IDENTITY, SEGMENT_SUFFIX
 from headrace.log.partition import PartitionLog
+from headrace.process.clock import now_ms
 
 LOCK_FILE: Final = ".lock"
 OWNER_FILE: Final = "broker.json"
@@ -80,11 +81,12 @@ class LogDirectory:
     """Holds the lock while open. Raises `DirectoryLockedError` if another process holds it.
 
     `directory_id`: made when a broker first claims the directory; another disk has another one (KIP-858).
-    `age`: how often `grow_older` was called for it.
+    `age`: how often `grow_older` was called for it. `clock_ms`: the wall clock by which its logs expire.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock_ms: Callable[[], int] = now_ms) -> None:
         self.path = path
+        self._clock_ms = clock_ms
         self.directory_id = ""
         self.age = 0
         self._broker_id = -1
@@ -180,7 +182,7 @@ class LogDirectory:
         if not identity.exists():
             folder.mkdir(exist_ok=True)
             replace_file(identity, json.dumps({"topic_id": str(topic_id)}).encode())
-        return PartitionLog(folder, config)
+        return PartitionLog(folder, config, self._clock_ms)
 
     def delete(self, name: PartitionName, topic_id: UUID) -> Path | None:
         """Renames the folder of that topic's partition; any thread may remove the returned path later.

@@ -348,7 +348,7 @@ class PartitionLog:
         """Rolls a segment that is old enough, deletes segments beyond retention that end before `upto`, by
         default the flushed address, at most `DELETED_AT_ONCE_MAX`; returns their files, which the caller
         removes. With `source_start`, the start of a copy's source, deletes what lies before that alone.
-        Raises `LogStorageError`, `OSError`."""
+        Raises `ColdSegmentError` for a segment that must be read first, `LogStorageError`, `OSError`."""
         if self.offline is not None:
             return []
         now = self._clock() if now_ms is None else now_ms
@@ -356,15 +356,15 @@ class PartitionLog:
         if must_roll(self._segments.active, config, now):
             self.commit()
             self.roll()
+        if self._cut_files and config.retention_ms != UNLIMITED:
+            self._cut_files = expire(self._cut_files, now - config.retention_ms)
+        self.producers.expire(config.producer_expiration_ms)
         end = self.flushed_address if upto is None else min(upto, self.flushed_address)
         deleted = delete_expired(self._segments, config, end, now, source_start)
         if deleted:
             self._directory_unsynced = True
             self._reader.forget()
             self.epochs.forget_before(self.start_address)
-        if self._cut_files and config.retention_ms != UNLIMITED:
-            self._cut_files = expire(self._cut_files, now - config.retention_ms)
-        self.producers.expire(config.producer_expiration_ms)
         return deleted
 
     def truncate(self, address: int) -> None:

@@ -48,6 +48,7 @@ class Segment:
     __slots__ = (
         "_file",
         "_last_file",
+        "_newest_found_ms",
         "_noted_max_timestamp_ms",
         "base_address",
         "created_ms",
@@ -70,6 +71,7 @@ class Segment:
         self.islands: tuple[KnownStarts, ...] = ()
         self.damaged: tuple[int, ...] = ()
         self._noted_max_timestamp_ms: int | None = None
+        self._newest_found_ms: int | None = None
         self._file: OpenFile | None
         self._last_file: FileReference | None = None
         if create_at_ms is None:
@@ -144,7 +146,7 @@ class Segment:
         self.later = None
         self.unproven = tuple(each for each in self.unproven if each < self.end_address)
         self.islands, self.damaged = (), ()
-        self._noted_max_timestamp_ms = None
+        self._noted_max_timestamp_ms = self._newest_found_ms = None
 
     def delete(self) -> None:
         """Deletes the file; slices in use keep working.
@@ -270,6 +272,7 @@ class Segment:
             self.starts = starts
         if isinstance(problem, LogDamagedError | LogReadError):
             self.islands = tuple(islands)
+            self._newest_found_ms = max(run.max_timestamp_ms for run in (starts, *islands))
             for run in (starts, *islands):
                 if run.covered_address < self.end_address:
                     self._note_damage(run.covered_address)
@@ -286,6 +289,14 @@ class Segment:
         if self.starts.covered_address >= self.end_address:
             return self.starts.max_timestamp_ms
         return self._noted_max_timestamp_ms
+
+    @property
+    def newest_readable_ms(self) -> int | None:
+        """The greatest timestamp of those batches that can be read, -1 for none; `None` as long as nobody has
+        looked for them (`ColdSegmentError`).
+        """
+        known_ms = self.max_timestamp_if_known_ms
+        return self._newest_found_ms if known_ms is None else known_ms
 
     def note_max_timestamp(self, timestamp_ms: int) -> None:
         """Sets the greatest timestamp of a sealed segment, from a checkpoint."""

@@ -54,7 +54,12 @@ class Replication:
         resigning = Resigning(state, registry, control)
         self.manager = ReplicaManager(state, directory, files, self.followed, self._fetchers, resigning)
         self._retention = Retention(
-            state.partitions, self.followed, self.manager.removals, state.loop.call_later
+            state.partitions,
+            self.followed,
+            self.manager.removals,
+            state.cold_reads,
+            state.loop.call_later,
+            state.clock_ms,
         )
         self._checkpoint_ms: float = state.config["log.flush.offset.checkpoint.interval.ms"]
         self._checkpoints = Checkpoints(state.partitions, self.followed, self._checkpoint_ms)

@@ -1,7 +1,8 @@
 """Deletes what has expired of all logs of a broker, led and followed.
 
 A turn of the loop looks at some of the logs, and takes some segments out of them: when the retention of a
-large topic is lowered, there are thousands. `removals` frees their bytes.
+large topic is lowered, there are thousands. `removals` frees their bytes. A segment whose timestamps are not
+known, as after a crash, is read on a thread first.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from headrace.broker.cold_reads import ColdReads
 from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
 from headrace.broker.replicas.followed import FollowedPartition, FollowedPartitions
 from headrace.broker.replicas.removals import Removals
 from headrace.log.retention import DELETED_AT_ONCE_MAX
+from headrace.log.segment import ColdSegmentError, Segment
 from headrace.process.clock import now_ms
 
 # About 10 ms each.
@@ -30,12 +33,14 @@ class Retention:
         partitions: Partitions,
         followed: FollowedPartitions,
         removals: Removals,
+        cold_reads: ColdReads,
         call_later: Callable[[float, Callable[[], None]], object],
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._partitions = partitions
         self._followed = followed
         self._removals = removals
+        self._cold_reads = cold_reads
         self._call_later = call_later
         self._clock_ms = clock_ms
         self._waiting: deque[Partition | FollowedPartition] = deque()
@@ -60,7 +65,11 @@ class Retention:
     def _look_at(self, one: Partition | FollowedPartition) -> int:
         """Returns how many segments were taken out."""
         if isinstance(one, Partition):
-            deleted = self._partitions.delete_expired(one, self._clock_ms())
+            try:
+                deleted = self._partitions.delete_expired(one, self._clock_ms())
+            except ColdSegmentError as cold:
+                self._learn(one, cold.segment)
+                return 1  # as much work as a segment that is taken out
         else:
             deleted = self._followed.delete_expired(one, self._clock_ms())
         for path in deleted:
@@ -68,3 +77,18 @@ class Retention:
         if len(deleted) >= DELETED_AT_ONCE_MAX:
             self._waiting.append(one)
         return len(deleted)
+
+    def _learn(self, one: Partition, segment: Segment) -> None:
+        """Reads a segment's timestamps, and looks at the log again then. What is not known even then, the
+        next round asks for.
+        """
+
+        def learned(_: object) -> None:
+            if segment.newest_readable_ms is None:
+                return
+            is_idle = not self._waiting
+            self._waiting.append(one)
+            if is_idle:
+                self._call_later(0, self._take_turn)
+
+        self._cold_reads.learn(one.log, segment).then(learned)

@@ -1,0 +1,177 @@
+"""A world that lasts for minutes: the topic's events expire, clocks of brokers are wrong for a while, and for
+another while nothing happens. Faults come in bursts, with calm between them.
+
+Judged besides: no event is deleted before it is as old as `retention.ms`, by the time at which its producer
+was handed it; and what is much older is gone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.partition import Partition
+from headrace.log.directory import PartitionName
+from simulation.sim_clients import TOPIC
+from simulation.sim_clock import WALL_MS
+
+if TYPE_CHECKING:
+    from headrace.log.partition import PartitionLog
+    from simulation.sim_broker import SimBroker
+    from simulation.sim_world import World
+
+SHARE: Final = 0.1
+"""How many worlds are of this kind."""
+BURSTS: Final = (2, 4)
+BURST_MS: Final = (2_000.0, 8_000.0)
+CALM_MS: Final = (2_000.0, 45_000.0)
+RETENTION_MS: Final = (6_000, 12_000, 25_000)
+SEGMENT_MS: Final = (1_500, 4_000, 60_000)
+SEGMENT_BYTES: Final = (1_024, 2_048, 1 << 20)
+CHECK_MS: Final = 500
+PAUSES_MS: Final = (300.0, 1_000.0, 3_000.0, 20_000.0)
+"""Of a producer: after the longest a whole log has expired."""
+SET_BACK_MS: Final = (1_000.0, 90_000.0)
+SET_BACK_FOR_MS: Final = (1_000.0, 15_000.0)
+SET_BACK_TIMES: Final = 4
+LATE_MS: Final = 5_000
+
+
+class Ages:
+    """Of one world. Its kind and its settings have a chance of their own, so that other worlds stay as they
+    are. `set_back_ms`: by broker, how far its clock is behind.
+    """
+
+    def __init__(self, world: World, draw: random.Random) -> None:
+        self._world = world
+        self._draw = draw
+        self.pause_ms = draw.choice(PAUSES_MS)
+        self.retention_ms = draw.choice(RETENTION_MS)
+        self.segment_ms = draw.choice(SEGMENT_MS)
+        self._segment_bytes = draw.choice(SEGMENT_BYTES)
+        self.set_back_ms: dict[int, float] = {}
+        self._checked_start = 0
+        self._handed_ms: dict[tuple[int, int, int], int] = {}
+
+    @staticmethod
+    def of(world: World) -> Ages | None:
+        """Returns those of a world that lasts for minutes, None for most."""
+        draw = random.Random(f"ages {world.seed}")
+        return Ages(world, draw) if draw.random() < SHARE else None
+
+    @property
+    def config(self) -> dict[str, str]:
+        """The topic's."""
+        return {
+            "retention.ms": str(self.retention_ms),
+            "segment.ms": str(self.segment_ms),
+            "segment.bytes": str(self._segment_bytes),
+        }
+
+    def wall_ms(self, number: int) -> int:
+        """What the clock of a broker shows."""
+        return WALL_MS + int(self._world.clock.now_ms - self.set_back_ms.get(number, 0.0))
+
+    # --- what happens ---
+
+    def live(self, burst_ms: float | None) -> None:
+        """Lets bursts of faults come, and calm after each; the last burst is not healed yet."""
+        world, draw = self._world, self._draw
+        for _ in range(draw.randint(*BURSTS)):
+            self._trouble(burst_ms)
+            world.heal()
+            self._rest()
+        self._trouble(burst_ms)
+
+    def _trouble(self, burst_ms: float | None) -> None:
+        clock = self._world.clock
+        self._world.faults.begin()
+        clock.run_until(clock.now_ms + (burst_ms or self._draw.uniform(*BURST_MS)))
+
+    def _rest(self) -> None:
+        clock = self._world.clock
+        clock.run_until(clock.now_ms + self._draw.uniform(*CALM_MS))
+        self._world.problems.extend(self._late())
+
+    def set_back(self) -> None:
+        """A fault: a broker's clock is set back for a while."""
+        faults = self._world.faults
+        number = faults.pick()
+        if number in self.set_back_ms:
+            return
+        back_ms = self._draw.uniform(*SET_BACK_MS)
+        self.set_back_ms[number] = back_ms
+        faults.inject(
+            "clock-back",
+            f"the clock of broker {number} is {back_ms:.0f} ms behind",
+            partial(self._set_right, number),
+            self._draw.uniform(*SET_BACK_FOR_MS),
+        )
+
+    def _set_right(self, number: int) -> None:
+        del self.set_back_ms[number]
+
+    # --- the judgement ---
+
+    def start_address(self) -> int:
+        """The greatest start of any log, also of those that were closed since."""
+        return max(self._checked_start, *(log.start_address for log in self._logs()), 0)
+
+    def watch(self) -> list[str]:
+        """Returns what was deleted too early since the last call."""
+        start = max((log.start_address for log in self._logs()), default=0)
+        if start <= self._checked_start:
+            return []
+        before, self._checked_start = self._checked_start, start
+        gone = self._older_than(before, start)
+        young = [(offset, age_ms) for offset, age_ms in gone if age_ms < self.retention_ms]
+        return [
+            f"the event at offset {offset} is {age_ms:.0f} ms old, and was deleted"
+            f" ({self._world.clock.now_ms:.0f} ms)"
+            for offset, age_ms in young
+        ]
+
+    def _late(self) -> list[str]:
+        """Returns what should have been deleted for long. A replica that was copied again may have to grow
+        as old once more.
+        """
+        most_ms = 2 * (self.retention_ms + self.segment_ms) + LATE_MS
+        end = self._world.high_watermark()
+        found = []
+        for log in self._logs():
+            oldest = min(self._older_than(log.start_address, end), default=None)
+            if oldest is not None and oldest[1] > most_ms:
+                found.append(
+                    f"{log.directory}: the event at offset {oldest[0]} is {oldest[1]:.0f} ms old, and is"
+                    f" still there ({self._world.clock.now_ms:.0f} ms)"
+                )
+        return found
+
+    def _older_than(self, start: int, end: int) -> list[tuple[int, float]]:
+        """Returns the offset and the age of each acknowledged batch between two addresses."""
+        now_ms = WALL_MS + self._world.clock.now_ms
+        found = []
+        for producer in self._world.producers:
+            for each in producer.handed:
+                self._handed_ms[each.place] = each.time_ms
+            for batch in producer.acknowledged:
+                if start <= batch.offset < end:
+                    handed_ms = self._handed_ms[batch.producer, batch.epoch, batch.sequence]
+                    found.append((batch.offset, now_ms - handed_ms))
+        return found
+
+    def _logs(self) -> Iterable[PartitionLog]:
+        return [log for broker in self._world.brokers.values() if (log := log_of(broker)) is not None]
+
+
+def log_of(broker: SimBroker) -> PartitionLog | None:
+    """Returns the log that a broker has open."""
+    if broker.life.is_dead:
+        return None
+    led: Partition | None = broker.state.partitions.get(TOPIC, 0)
+    if led is not None:
+        return led.log
+    followed = broker.replication.followed.get(PartitionName(TOPIC, 0))
+    return None if followed is None else followed.log
