@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from headrace.broker.disk_age import INTERVAL_MS, DiskAgeing, is_older
+from headrace.broker.expiry_clock import ExpiryClock
 from headrace.coordination import znodes
 from headrace.coordination.disk_ages import DiskAge, DiskAges
 from headrace.coordination.errors import CoordinationError
 from headrace.log.directory import LogDirectory
-from simulation.sim_clock import Clock, Life
+from simulation.sim_clock import WALL_MS, Clock, Life
 from simulation.sim_session import SimSession
 from simulation.sim_zookeeper import ZooKeeper
 
@@ -30,7 +31,7 @@ def started(folder: Path, session: SimSession) -> tuple[str, int]:
     """The directory's id and age, once a broker has started there and ended."""
     with LogDirectory(folder) as directory:
         directory.claim(BROKER)
-        DiskAgeing(directory, DiskAges(session), BROKER).check()
+        DiskAgeing(directory, DiskAges(session), BROKER, ExpiryClock(lambda: WALL_MS)).check()
         return directory.directory_id, directory.age
 
 
@@ -107,7 +108,7 @@ def test_an_age_that_cannot_be_written_is_not_noted(
     """Else the same disk would pass for an older one after a restart."""
     with LogDirectory(tmp_path) as directory:
         directory.claim(BROKER)
-        ageing = DiskAgeing(directory, DiskAges(session), BROKER)
+        ageing = DiskAgeing(directory, DiskAges(session), BROKER, ExpiryClock(lambda: WALL_MS))
         ageing.check()
 
         def fails() -> None:
@@ -124,7 +125,7 @@ def test_a_silent_zookeeper_is_said_once_the_broker_runs(
 ) -> None:
     with LogDirectory(tmp_path) as directory:
         directory.claim(BROKER)
-        ageing = DiskAgeing(directory, DiskAges(session), BROKER)
+        ageing = DiskAgeing(directory, DiskAges(session), BROKER, ExpiryClock(lambda: WALL_MS))
         ageing.check()
         session.disconnect()
         ageing.grow()
@@ -148,7 +149,7 @@ def test_one_job_at_a_time_counts_up(tmp_path: Path, session: SimSession) -> Non
     jobs = Jobs()
     with LogDirectory(tmp_path) as directory:
         directory.claim(BROKER)
-        ageing = DiskAgeing(directory, DiskAges(session), BROKER)
+        ageing = DiskAgeing(directory, DiskAges(session), BROKER, ExpiryClock(lambda: WALL_MS))
 
         def every(period_ms: float, call: Callable[[], None]) -> None:
             assert period_ms == INTERVAL_MS

@@ -11,6 +11,7 @@ from typing import Any, Final
 import headrace.broker.leadership.controller as controller
 from headrace.audit.counting import standing
 from headrace.broker import disk_age
+from headrace.broker.expiry_clock import ExpiryClock
 from headrace.broker.groups.group import Group
 from headrace.broker.leadership import decisions
 from headrace.broker.partition import Partition
@@ -231,6 +232,24 @@ def leaders_that_stay_need_not_be_handled() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def events_of_unknown_age_are_old() -> Iterator[None]:
+    """After a crash: the broker's clock may have been behind when it wrote them."""
+
+    def newest(segment: Segment) -> int:
+        found = segment.max_timestamp_if_known_ms
+        return -1 if found is None else found
+
+    with put(Segment, "newest_readable_ms", property(newest)):
+        yield
+
+
+@contextmanager
+def one_clock_makes_events_old() -> Iterator[None]:
+    with put(ExpiryClock, "heard", lambda *_: None):
+        yield
+
+
 MUTANTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     each.__name__.replace("_", "-"): each
     for each in (
@@ -253,5 +272,7 @@ MUTANTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
         second_batches_do_not_wait_for_the_first,
         eligible_replicas_stay_eligible,
         leaders_that_stay_need_not_be_handled,
+        events_of_unknown_age_are_old,
+        one_clock_makes_events_old,
     )
 }

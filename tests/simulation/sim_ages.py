@@ -33,15 +33,16 @@ SEGMENT_BYTES: Final = (1_024, 2_048, 1 << 20)
 CHECK_MS: Final = 500
 PAUSES_MS: Final = (300.0, 1_000.0, 3_000.0, 20_000.0)
 """Of a producer: after the longest a whole log has expired."""
-SET_BACK_MS: Final = (1_000.0, 90_000.0)
-SET_BACK_FOR_MS: Final = (1_000.0, 15_000.0)
-SET_BACK_TIMES: Final = 4
+OFF_MS: Final = (1_000.0, 90_000.0)
+WRONG_FOR_MS: Final = (1_000.0, 15_000.0)
+WRONG_CLOCKS: Final = 4
+BEHIND: Final = 0.5
 LATE_MS: Final = 5_000
 
 
 class Ages:
     """Of one world. Its kind and its settings have a chance of their own, so that other worlds stay as they
-    are. `set_back_ms`: by broker, how far its clock is behind.
+    are. `off_ms`: by broker, how far its clock is ahead.
     """
 
     def __init__(self, world: World, draw: random.Random) -> None:
@@ -51,7 +52,8 @@ class Ages:
         self.retention_ms = draw.choice(RETENTION_MS)
         self.segment_ms = draw.choice(SEGMENT_MS)
         self._segment_bytes = draw.choice(SEGMENT_BYTES)
-        self.set_back_ms: dict[int, float] = {}
+        self.off_ms: dict[int, float] = {}
+        self._ahead_ms = 0.0
         self._checked_start = 0
         self._handed_ms: dict[tuple[int, int, int], int] = {}
 
@@ -72,7 +74,7 @@ class Ages:
 
     def wall_ms(self, number: int) -> int:
         """What the clock of a broker shows."""
-        return WALL_MS + int(self._world.clock.now_ms - self.set_back_ms.get(number, 0.0))
+        return WALL_MS + int(self._world.clock.now_ms + self.off_ms.get(number, 0.0))
 
     # --- what happens ---
 
@@ -95,23 +97,25 @@ class Ages:
         clock.run_until(clock.now_ms + self._draw.uniform(*CALM_MS))
         self._world.problems.extend(self._late())
 
-    def set_back(self) -> None:
-        """A fault: a broker's clock is set back for a while."""
+    def set_wrong(self) -> None:
+        """A fault: a broker's clock is wrong for a while."""
         faults = self._world.faults
         number = faults.pick()
-        if number in self.set_back_ms:
+        if number in self.off_ms:
             return
-        back_ms = self._draw.uniform(*SET_BACK_MS)
-        self.set_back_ms[number] = back_ms
+        off_ms = self._draw.uniform(*OFF_MS)
+        is_behind = self._draw.random() < BEHIND
+        self.off_ms[number] = -off_ms if is_behind else off_ms
+        self._ahead_ms = max(self._ahead_ms, self.off_ms[number])
         faults.inject(
-            "clock-back",
-            f"the clock of broker {number} is {back_ms:.0f} ms behind",
+            "clock-behind" if is_behind else "clock-ahead",
+            f"the clock of broker {number} is {off_ms:.0f} ms {'behind' if is_behind else 'ahead'}",
             partial(self._set_right, number),
-            self._draw.uniform(*SET_BACK_FOR_MS),
+            self._draw.uniform(*WRONG_FOR_MS),
         )
 
     def _set_right(self, number: int) -> None:
-        del self.set_back_ms[number]
+        del self.off_ms[number]
 
     # --- the judgement ---
 
@@ -135,9 +139,9 @@ class Ages:
 
     def _late(self) -> list[str]:
         """Returns what should have been deleted for long. A replica that was copied again may have to grow
-        as old once more.
+        as old once more, and what was written by a clock that was ahead is deleted that much later.
         """
-        most_ms = 2 * (self.retention_ms + self.segment_ms) + LATE_MS
+        most_ms = 2 * (self.retention_ms + self.segment_ms) + self._ahead_ms + LATE_MS
         end = self._world.high_watermark()
         found = []
         for log in self._logs():

@@ -17,6 +17,7 @@ import headrace.broker.replicas.replication as replication_room
 from headrace.broker.cold_reads import ColdReads
 from headrace.broker.disk_age import DiskAgeing
 from headrace.broker.disk_guard import CHECK_INTERVAL_MS, DiskGuard
+from headrace.broker.expiry_clock import ExpiryClock
 from headrace.broker.groups.fencing import registered
 from headrace.broker.groups.offset_queue import OffsetStore
 from headrace.broker.handlers.groups import GroupService
@@ -177,10 +178,10 @@ class SimBroker:
         self._directory.claim(number)
         self.registry = TopicRegistry(self.session)
         self._brokers = BrokerRegistry(self.session)
-        self._ageing = DiskAgeing(self._directory, DiskAges(self.session), number)
         self._config = BrokerConfig(dict(settings))
         with put(checks_room, "make_scanner", _only_scanner):
             self.state = self._make_state()
+        self._ageing = DiskAgeing(self._directory, DiskAges(self.session), number, self.state.expiry_clock)
         self.replication = self._make_replication()
         guard = DiskGuard(
             folder, FREE_MIN_BYTES, cast(Any, self.files), self.state.refuse_appends, disks.statvfs
@@ -226,6 +227,7 @@ class SimBroker:
             lookups=Lookups(files, self.loop.call_later, now_ms),
             cold_reads=ColdReads(files),
             clock_ms=self._wall_ms,
+            expiry_clock=ExpiryClock(self._wall_ms, now_ms),
             monotonic_ms=now_ms,
             data_dir=self.folder,
         )

@@ -20,7 +20,7 @@ from headrace.broker.replicas import fetcher
 from headrace.coordination import znodes
 from headrace.coordination.producer_ids import skip_ids
 from headrace.coordination.topics import TopicRegistry
-from simulation.sim_ages import CHECK_MS, SET_BACK_TIMES, Ages
+from simulation.sim_ages import CHECK_MS, WRONG_CLOCKS, Ages
 from simulation.sim_audit import SimAudit
 from simulation.sim_broker import SETTINGS, UNCLEAN, SimBroker
 from simulation.sim_clients import BROKERS, TOPIC, TOPIC_ID, SimProducer, SimReader
@@ -149,7 +149,7 @@ class World:
         if self.is_unclean:
             self.faults.favour_unclean_elections()
         if self.ages is not None:
-            self.faults.favour(self.ages.set_back, SET_BACK_TIMES)
+            self.faults.favour(self.ages.set_wrong, WRONG_CLOCKS)
             self.clock.has_true_events = True
         for number in range(1, BROKERS + 1):
             self.start(number)

@@ -15,7 +15,7 @@ from kazoo import exceptions as kz
 
 from headrace.coordination.many_reads import MultiRead
 from headrace.coordination.nodes import Node, to_stat
-from simulation.sim_clock import Clock
+from simulation.sim_clock import WALL_MS, Clock
 
 if TYPE_CHECKING:
     from simulation.sim_session import SimSession
@@ -30,11 +30,16 @@ class Znode:
     czxid: int
     mzxid: int
     owner: int
+    at_ms: int = 0
 
     @property
     def stat(self) -> Any:
         return SimpleNamespace(
-            version=self.version, czxid=self.czxid, mzxid=self.mzxid, ephemeralOwner=self.owner
+            version=self.version,
+            czxid=self.czxid,
+            mzxid=self.mzxid,
+            ephemeralOwner=self.owner,
+            mtime=self.at_ms,
         )
 
 
@@ -110,12 +115,12 @@ class ZooKeeper:
         return None
 
     def _do(self, verb: str, path: str, data: bytes, owner: int) -> None:
-        zxid = self.zxid + 1
+        zxid, at_ms = self.zxid + 1, WALL_MS + int(self.clock.now_ms)
         if verb == "create":
-            self.nodes[path] = Znode(data, 0, zxid, zxid, owner)
+            self.nodes[path] = Znode(data, 0, zxid, zxid, owner, at_ms)
         elif verb == "set":
             node = self.nodes[path]
-            self.nodes[path] = Znode(data, node.version + 1, node.czxid, zxid, node.owner)
+            self.nodes[path] = Znode(data, node.version + 1, node.czxid, zxid, node.owner, at_ms)
         elif verb == "delete":
             del self.nodes[path]
 

@@ -122,7 +122,8 @@ class Broker:
         self._controller = self._stand_for_controller()
         self._offline_news = self._announce_offline()
         self._membership = self._join()
-        self._ageing = DiskAgeing(self._directory, DiskAges(self._session), options.broker_id)
+        ages, own_id = DiskAges(self._session), options.broker_id
+        self._ageing = DiskAgeing(self._directory, ages, own_id, self._state.expiry_clock)
         self._replication = self._replicate()
         producer_ids = ProducerIds(self._own_work, lambda: allocate_block(self._session, PRODUCER_ID_BLOCK))
         self._service = BrokerService(self._state, producer_ids)

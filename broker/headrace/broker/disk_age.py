@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from headrace.broker.expiry_clock import ExpiryClock
 from headrace.broker.workers import Jobs
 from headrace.coordination.disk_ages import DiskAge, DiskAges
 from headrace.coordination.errors import CoordinationError
@@ -26,12 +27,17 @@ INTERVAL_MS: Final = 60_000.0
 
 
 class DiskAgeing:
-    """Of one broker and its data directory. `check` and `grow` block, and are called on a control thread."""
+    """Of one broker and its data directory. `check` and `grow` block, and are called on a control thread.
+    `clock` hears what time it is at ZooKeeper.
+    """
 
-    def __init__(self, directory: LogDirectory, ages: DiskAges, broker_id: int) -> None:
+    def __init__(
+        self, directory: LogDirectory, ages: DiskAges, broker_id: int, clock: ExpiryClock | None = None
+    ) -> None:
         self._directory = directory
         self._ages = ages
         self._broker_id = broker_id
+        self._clock = clock or ExpiryClock()
         self._is_growing = False
 
     def check(self) -> None:
@@ -84,7 +90,7 @@ class DiskAgeing:
         except OSError as error:
             logger.warning("%s: %s; the age of the disk is not counted up", directory.path, error)
             return
-        self._ages.note(self._broker_id, DiskAge(directory.directory_id, directory.age))
+        self._clock.heard(self._ages.note(self._broker_id, DiskAge(directory.directory_id, directory.age)))
 
 
 def is_older(disk: DiskAge, noted: DiskAge) -> bool:

@@ -13,6 +13,7 @@ from headrace.broker.bodies import Tree
 from headrace.broker.cluster import ClusterView, OfflineName
 from headrace.broker.cold_reads import ColdReads
 from headrace.broker.errors import Refused
+from headrace.broker.expiry_clock import ExpiryClock
 from headrace.broker.fair_workers import FairWorkers
 from headrace.broker.lookups import Lookups
 from headrace.broker.loop import EventLoop
@@ -77,7 +78,8 @@ class BrokerState:
     `damaged`: those of them whose logs are damaged. `damage`: what the scrub knows of this broker's disk.
     `followed`: the replicas that are open here and led by others.
 
-    `clock_ms` is the time of day, for timestamps; deadlines are measured by `monotonic_ms`.
+    `clock_ms` is the time of day, for timestamps; deadlines are measured by `monotonic_ms`, and events expire
+    by `expiry_clock`.
     """
 
     broker_id: int
@@ -97,6 +99,7 @@ class BrokerState:
     followed: Callable[[], Iterable[StoredReplica]] = tuple
     clock_ms: Callable[[], int] = now_ms
     monotonic_ms: Callable[[], int] = monotonic_ms
+    expiry_clock: ExpiryClock = field(default_factory=ExpiryClock)
     peer: str = ""  # the client of the request being handled
     view: ClusterView = field(default_factory=ClusterView)
     data_dir: Path = Path()

@@ -44,8 +44,8 @@ class DiskAges:
             return None
         return DiskAge(directory_id, age)
 
-    def note(self, broker_id: int, noted: DiskAge) -> None:
-        """Raises `CoordinationError`."""
+    def note(self, broker_id: int, noted: DiskAge) -> int:
+        """Returns what ZooKeeper's clock showed then, in ms. Raises `CoordinationError`."""
         path = znodes.disk(broker_id)
         self._session.ensure_path(path)
-        self._session.set(path, documents.encode(noted._asdict()))
+        return self._session.set(path, documents.encode(noted._asdict())).modified_ms

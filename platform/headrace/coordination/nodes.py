@@ -14,12 +14,15 @@ from headrace.coordination.errors import (
 
 
 class NodeStat(NamedTuple):
-    """The fields of ZooKeeper's Stat that headrace uses; `owner_session` is 0 for a persistent node."""
+    """The fields of ZooKeeper's Stat that headrace uses; `owner_session` is 0 for a persistent node,
+    `modified_ms` the time of day of ZooKeeper's leader.
+    """
 
     version: int
     created_zxid: int
     modified_zxid: int
     owner_session: int
+    modified_ms: int
 
 
 class Node(NamedTuple):
@@ -44,4 +47,4 @@ def translate(error: Exception, path: str) -> CoordinationError:
 
 def to_stat(stat: Any) -> NodeStat:
     """Converts the library's Stat."""
-    return NodeStat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner)
+    return NodeStat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner, stat.mtime)

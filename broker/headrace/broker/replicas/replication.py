@@ -59,7 +59,7 @@ class Replication:
             self.manager.removals,
             state.cold_reads,
             state.loop.call_later,
-            state.clock_ms,
+            state.expiry_clock.now_ms,
         )
         self._checkpoint_ms: float = state.config["log.flush.offset.checkpoint.interval.ms"]
         self._checkpoints = Checkpoints(state.partitions, self.followed, self._checkpoint_ms)
