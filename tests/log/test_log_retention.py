@@ -181,3 +181,16 @@ def test_a_segment_rolls_by_age(tmp_path: Path) -> None:
     log.delete_expired_segments()
     assert segment_count(log) == 2
     log.close()
+
+
+def test_a_segment_rolls_that_was_begun_while_the_clock_was_ahead(tmp_path: Path) -> None:
+    """Else it would take events for as long as the clock was ahead, and all of them would stay."""
+    clock = Clock()
+    clock.now_ms += 365 * DAY_MS
+    log = PartitionLog(tmp_path / "t-0", LogConfig(segment_ms=5_000, retention_ms=-1), clock)
+    log.append(batch())
+    clock.now_ms -= 365 * DAY_MS
+    for _ in range(2):
+        log.delete_expired_segments()
+        assert segment_count(log) == 2
+    log.close()

@@ -2,7 +2,7 @@
 another while nothing happens. Faults come in bursts, with calm between them.
 
 Judged besides: no event is deleted before it is as old as `retention.ms`, by the time at which its producer
-was handed it; and what is much older is gone.
+was handed it, unless the log behind it is as large as `retention.bytes`; and what is much older is gone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.partition import Partition
+from headrace.log.config import UNLIMITED
 from headrace.log.directory import PartitionName
 from simulation.sim_clients import TOPIC
 from simulation.sim_clock import WALL_MS
@@ -29,7 +30,10 @@ BURST_MS: Final = (2_000.0, 8_000.0)
 CALM_MS: Final = (2_000.0, 45_000.0)
 RETENTION_MS: Final = (6_000, 12_000, 25_000)
 SEGMENT_MS: Final = (1_500, 4_000, 60_000)
+RETENTION_BYTES: Final = (UNLIMITED, UNLIMITED, 6_000)
 SEGMENT_BYTES: Final = (1_024, 2_048, 1 << 20)
+LARGE_BYTES: Final = 8_192
+"""What a log may hold beyond `retention.bytes`: two segments, and what came since the last look."""
 CHECK_MS: Final = 500
 PAUSES_MS: Final = (300.0, 1_000.0, 3_000.0, 20_000.0)
 """Of a producer: after the longest a whole log has expired."""
@@ -52,6 +56,8 @@ class Ages:
         self.retention_ms = draw.choice(RETENTION_MS)
         self.segment_ms = draw.choice(SEGMENT_MS)
         self._segment_bytes = draw.choice(SEGMENT_BYTES)
+        self._retention_bytes = draw.choice(RETENTION_BYTES)
+        self._end = 0  # the greatest that any log has had
         self.off_ms: dict[int, float] = {}
         self._ahead_ms = 0.0
         self._checked_start = 0
@@ -70,6 +76,7 @@ class Ages:
             "retention.ms": str(self.retention_ms),
             "segment.ms": str(self.segment_ms),
             "segment.bytes": str(self._segment_bytes),
+            "retention.bytes": str(self._retention_bytes),
         }
 
     def wall_ms(self, number: int) -> int:
@@ -126,6 +133,9 @@ class Ages:
     def watch(self) -> list[str]:
         """Returns what was deleted too early since the last call."""
         start = max((log.start_address for log in self._logs()), default=0)
+        self._end = max(self._end, *(log.end_address for log in self._logs()), 0)
+        if self._retention_bytes != UNLIMITED and self._end - start >= self._retention_bytes:
+            self._checked_start = max(self._checked_start, start)
         if start <= self._checked_start:
             return []
         before, self._checked_start = self._checked_start, start
@@ -145,6 +155,9 @@ class Ages:
         end = self._world.high_watermark()
         found = []
         for log in self._logs():
+            is_large = log.size_bytes > self._retention_bytes + LARGE_BYTES
+            if self._retention_bytes != UNLIMITED and self._segment_bytes < LARGE_BYTES and is_large:
+                found.append(f"{log.directory} holds {log.size_bytes} bytes")
             oldest = min(self._older_than(log.start_address, end), default=None)
             if oldest is not None and oldest[1] > most_ms:
                 found.append(

@@ -57,6 +57,8 @@ class SimMembers:
     def __init__(self, clock: Clock, network: Network, server: ZooKeeper) -> None:
         self.problems: list[str] = []
         self.confirmed_ms = -1.0
+        self.start_address: Callable[[], int] = lambda: 0
+        """Below it events have expired."""
         self.floor = self.read_to = 0
         self.floor_turn = self.turns = 0
         self.owner: tuple[Coordination | None, str] = (None, NOBODY)
@@ -248,8 +250,17 @@ class SimMember(SimClient):
 
         self._ask(self._coordinator, _commit(self._generation, self._member_id, offset), committed)
 
+    def _go_to_the_start(self) -> None:
+        """If what comes next has expired."""
+        start = self._group.start_address()
+        if self._position is not None and self._position < start:
+            self._position = start
+            self._group.read_to = max(self._group.read_to, start)
+
     def _read(self, response: Any) -> None:
         result = response.topics[0].partitions[0] if response.topics else None
+        if result is not None and result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._go_to_the_start()
         if response.error_code or result is None or result.error_code != ErrorCode.NONE:
             self._look()
             return

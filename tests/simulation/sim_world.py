@@ -172,11 +172,8 @@ class World:
         self.reader.may_lose = self.is_unclean
         self.reader.start_address = self.start_address
         if self.clock.chance(GROUPED) and not self.is_unclean:
-            if self.clock.chance(AMONG_MEMBERS) and not self.ages:
-                self.group = SimMembers(*ends)
-            else:
-                self.group = SimGroup(*ends)
-                self.group.start_address = self.start_address
+            self.group = (SimMembers if self.clock.chance(AMONG_MEMBERS) else SimGroup)(*ends)
+            self.group.start_address = self.start_address
         if self.clock.chance(MIRRORED) and not self.is_unclean:
             self.mirror = SimMirror(self.folder / "mirror", *ends)
             self.mirror.start_address = self.start_address

@@ -24,9 +24,11 @@ their sender likes.
 
 
 def must_roll(active: Segment, config: LogConfig, now_ms: int) -> bool:
-    """Whether the active segment is old enough to be sealed, so that it can be deleted."""
+    """Whether the active segment is old enough to be sealed, so that it can be deleted. One that is as far
+    in the future was begun while the clock was ahead, and would take events for that long.
+    """
     may_be_old = is_old(active, config, now_ms) is not False
-    return may_be_old or active.created_ms + config.segment_ms <= now_ms
+    return may_be_old or abs(now_ms - active.created_ms) >= config.segment_ms
 
 
 def is_old(segment: Segment, config: LogConfig, now_ms: int) -> bool | None:
