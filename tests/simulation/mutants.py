@@ -250,6 +250,18 @@ def one_clock_makes_events_old() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def followers_take_one_partition_of_a_topic() -> Iterator[None]:
+    real = fetcher.Fetcher._take
+
+    def take(self: Any, asked: Any, result: Any) -> None:
+        if asked.followed.name.partition == 0:
+            real(self, asked, result)
+
+    with put(fetcher.Fetcher, "_take", take):
+        yield
+
+
 MUTANTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     each.__name__.replace("_", "-"): each
     for each in (
@@ -274,5 +286,6 @@ MUTANTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
         leaders_that_stay_need_not_be_handled,
         events_of_unknown_age_are_old,
         one_clock_makes_events_old,
+        followers_take_one_partition_of_a_topic,
     )
 }

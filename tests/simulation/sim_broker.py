@@ -322,12 +322,12 @@ class SimBroker:
 
     # --- what happens to it ---
 
-    def high_watermark(self, topic: str) -> int:
+    def high_watermark(self, topic: str, partition: int = 0) -> int:
         """Returns what this broker knows of it, as leader or as follower; 0 if its log is not open."""
-        led = self.state.partitions.get(topic, 0)
+        led = self.state.partitions.get(topic, partition)
         if led is not None:
             return led.visible_address
-        followed = self.replication.followed.get(PartitionName(topic, 0))
+        followed = self.replication.followed.get(PartitionName(topic, partition))
         return 0 if followed is None else followed.high_watermark
 
     def stop(self) -> None:

@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
 
 from headrace.coordination import znodes
 from headrace.wire.batch import hop
 from simulation.sim_clients import BROKERS, TOPIC, Acknowledged
+from simulation.sim_logs import Content, content_of
 from simulation.sim_product_clients import ProductProducer
 from simulation.sim_remade import NAME as REMADE_TOPIC
 
 if TYPE_CHECKING:
     from simulation.sim_world import World
 
+LOSSY: Final = ("rot", "new-disk", "older-disk")
 KNOWN_MS: Final = 2_000.0
 """How long a broker must have led before it acknowledged something, that no leader before it could have."""
-
-
-class Content(NamedTuple):
-    """What a log holds: its bytes from `start` on."""
-
-    start: int
-    data: bytes
-
-    @property
-    def end(self) -> int:
-        return self.start + len(self.data)
-
-    def between(self, start: int, end: int) -> bytes:
-        return self.data[max(0, start - self.start) : max(0, end - self.start)]
 
 
 class Judge:
@@ -61,16 +48,16 @@ class Judge:
             self.problems.append(f"the reader got {reader.damaged} damaged batches, and no disk rotted")
         for broker in world.brokers.values():
             broker.close()
-        logs = {number: _content(world.folder_of(number) / f"{TOPIC}-0") for number in world.brokers}
+        logs = {number: content_of(world.folder_of(number) / f"{TOPIC}-0") for number in world.brokers}
         self._judge_mirror(logs)
         if world.remade is not None:
             remade = {
-                number: _content(world.folder_of(number) / f"{REMADE_TOPIC}-0").data
+                number: content_of(world.folder_of(number) / f"{REMADE_TOPIC}-0").data
                 for number in world.brokers
             }
-            counts = world.faults.counts
-            is_lossy = any(counts.get(kind) for kind in ("rot", "new-disk", "older-disk"))
-            self.problems.extend(world.remade.judge(remade, is_lossy=is_lossy))
+            self.problems.extend(world.remade.judge(remade, is_lossy=self._is_lossy(LOSSY)))
+        if world.many is not None:
+            self.problems.extend(world.many.judge(is_lossy=self._is_lossy((*LOSSY, "emptied-leader"))))
         if world.audit is not None:
             self.problems.extend(world.audit.judge(world.producers, logs[1].between(0, high_watermark)))
         for number, content in logs.items():
@@ -80,13 +67,17 @@ class Judge:
             self.problems.append(f"the replicas differ below the high watermark {high_watermark}")
         return self.problems
 
+    def _is_lossy(self, kinds: Iterable[str]) -> bool:
+        """Whether bytes of a disk were lost for good, by what is careful with the first topic alone."""
+        return any(self._world.faults.counts.get(kind) for kind in kinds)
+
     def _judge_mirror(self, logs: Mapping[int, Content]) -> None:
         mirror = self._world.mirror
         if mirror is None:
             return
         if mirror.halts and not self._world.faults.counts.get("rot"):
             self.problems.append(f"the mirror halted: {mirror.halts[0]}")
-        copied = _content(self._world.folder / "mirror")
+        copied = content_of(self._world.folder / "mirror")
         for number, content in logs.items():
             start = max(content.start, copied.start)
             if content.between(start, copied.end) != copied.between(start, copied.end):
@@ -194,10 +185,3 @@ class Judge:
                         f" ({at_ms:.0f} ms)"
                     )
         return found
-
-
-def _content(folder: Path) -> Content:
-    """Returns what a partition's segments hold."""
-    paths = sorted(folder.glob("*.log"), key=lambda path: int(path.stem))
-    start = int(paths[0].stem) if paths else 0
-    return Content(start, b"".join(path.read_bytes() for path in paths))

@@ -39,7 +39,9 @@ class Liveness:
             ends = world.high_watermarks(TOPIC)
             remade = world.remade
             is_remade_whole = remade is None or remade.is_whole(world.high_watermarks(REMADE_TOPIC))
-            if len(ends) == 1 and len(world.state()["isr"]) == BROKERS and is_remade_whole:
+            is_many_whole = world.many is None or world.many.is_whole()
+            is_whole = is_remade_whole and is_many_whole
+            if len(ends) == 1 and len(world.state()["isr"]) == BROKERS and is_whole:
                 return
             world.clock.run_until(world.clock.now_ms + STEP_MS)
         world.problems.append(f"not all in sync in the end: {world.state()}")
@@ -55,6 +57,8 @@ class Liveness:
             late.append(f"the mirror copies nothing new: {world.mirror.copy.problem}")
         if world.remade is not None and world.remade.last_ms <= since_ms:
             late.append("the topic that was made again takes nothing")
+        if world.many is not None:
+            late.extend(world.many.late(since_ms))
         state = world.state()
         if len(state["isr"]) < BROKERS or state["leader"] < 0:
             late.append(f"the state is {state}")

@@ -5,6 +5,7 @@ What administrators do goes through the real `LeadershipAdmin` of a broker, and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.leadership.administration import LeadershipAdmin
@@ -73,7 +74,7 @@ class Moves:
         targets = numbers[: REPLICAS_MIN if self._clock.chance(FEWER) else BROKERS]
         if REASSIGNED not in self._faults.active:
             self._world.note(f"replicas are to be {targets}")
-            self._ask(broker, targets)
+            self.ask(broker, TOPIC, {0: targets})
             self._faults.inject("reassignment", REASSIGNED, self._begin, self._clock.between(*REASSIGNED_MS))
 
     def reassign_to(self, number: int, targets: list[int]) -> None:
@@ -81,7 +82,7 @@ class Moves:
         broker = self._world.brokers[number]
         if not broker.life.is_dead and REASSIGNED not in self._faults.active and not self._faults.is_over:
             self._world.note(f"replicas are to be {targets}")
-            self._ask(broker, targets)
+            self.ask(broker, TOPIC, {0: targets})
             self._faults.inject("reassignment", REASSIGNED, self._begin, self._clock.between(*REASSIGNED_MS))
 
     def _begin(self) -> None:
@@ -99,11 +100,13 @@ class Moves:
         if len(partitions[0].replicas) < BROKERS or partitions[0].removing:
             living = [each for each in self._world.brokers.values() if not each.life.is_dead]
             if living:
-                self._ask(self._clock.draw.choice(living), sorted(self._world.brokers))
+                self.ask(self._clock.draw.choice(living), TOPIC, {0: sorted(self._world.brokers)})
 
-    def _ask(self, broker: SimBroker, targets: list[int]) -> None:
-        admin = self._admin_of(broker)
-        broker.control.submit(lambda: admin.reassign(TOPIC, {0: targets}), _answered)
+    @classmethod
+    def ask(cls, broker: SimBroker, topic: str, targets: Mapping[int, Sequence[int]]) -> None:
+        """Asks a broker for these replicas, by partition."""
+        admin = cls._admin_of(broker)
+        broker.control.submit(lambda: admin.reassign(topic, targets), _answered)
 
     def prefer(self) -> None:
         """The preferred leader is to lead."""

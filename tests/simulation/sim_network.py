@@ -179,6 +179,7 @@ class ServerEnd:
         self._clock = clock
         self._respond = respond
         self._ended = ended
+        self._unread: deque[bytes] = deque()
         self._server = ClientConnection(
             host.service,
             peer=f"{peer}:1",
@@ -189,15 +190,20 @@ class ServerEnd:
 
     def arrive(self, data: bytes) -> None:
         """Takes what the client has sent."""
-        if self._server.closed:
-            return
-        self._server.turn_left = 1 << 30
-        try:
-            self._server.receive(memoryview(bytearray(data)), may_keep=False)
-        except WireError as error:
-            self._ended(str(error))
-            return
-        self._output(self._server)
+        self._unread.append(data)
+        self._receive()
+
+    def _receive(self) -> None:
+        """Reads on, unless a request holds those behind it: then they stay in the socket."""
+        server = self._server
+        while self._unread and not (server.closed or server.must_pause or server.rest is not None):
+            server.turn_left = 1 << 30
+            try:
+                server.receive(memoryview(bytearray(self._unread.popleft())), may_keep=False)
+            except WireError as error:
+                self._ended(str(error))
+                return
+            self._output(server)
 
     def close_later(self, delay_ms: float) -> None:
         """The client has closed the connection: a living broker hears of it."""
@@ -205,7 +211,7 @@ class ServerEnd:
             self._clock.after(delay_ms, self.host.life, lambda: self.host.wake(self._server.close))
 
     def _output(self, server: ClientConnection) -> None:
-        if server.rest is not None and not server.is_held:
+        if (server.rest is not None or self._unread) and not server.is_held:
             self._clock.after(0.0, self.host.life, lambda: self.host.wake(self._resume))
         if not server.slots or server.slots[0].parts is None:
             return
@@ -222,6 +228,7 @@ class ServerEnd:
             self._server.turn_left = 1 << 30
             self._server.resume()
             self._output(self._server)
+            self._receive()
 
 
 class _Connection:
@@ -243,6 +250,8 @@ class _Connection:
         self._asked = 0
         self.number = network.connected(self, host)
         self.is_broken = False
+        # Nothing passes what was dropped before it: then this end gives the connection up.
+        self._drops_there = self._drops_back = False
         self._server = ServerEnd(host, network.clock, source, self._respond, self.end)
 
     def ask(self, call: Call, done: Done, timeout_ms: float) -> None:
@@ -253,7 +262,8 @@ class _Connection:
             self._check_at(deadline_ms)
         encoded = call.encode(version_of(call), self._asked, self._ends[0])
         frame = encoded if isinstance(encoded, bytes) else b"".join(encoded)
-        if self._network.is_cut(*self._ends):
+        if self._drops_there or self._network.is_cut(*self._ends):
+            self._drops_there = True
             return
         if self._host.life.is_dead and int(self._ends[1]) in self._network.hosts:
             self.reset()  # the host is back, and knows nothing of this connection
@@ -270,7 +280,9 @@ class _Connection:
 
     def _respond(self, data: bytes) -> None:
         """At the broker: responses go back, in order."""
-        if self.is_broken or self._network.is_cut(self._ends[1], self._ends[0]):
+        is_cut = self._network.is_cut(self._ends[1], self._ends[0])
+        if self.is_broken or self._drops_back or is_cut:
+            self._drops_back = self._drops_back or is_cut
             return
         now_ms = self._network.clock.now_ms
         self._returns_ms = max(self._returns_ms, now_ms + self._network.delay_ms())

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any, Final, NamedTuple
 
 from headrace.broker.replicas import fetcher
@@ -30,6 +31,9 @@ from simulation.sim_faults import Faults
 from simulation.sim_group import SimGroup
 from simulation.sim_judge import Judge
 from simulation.sim_liveness import Liveness
+from simulation.sim_many import MOVES_TIMES as MOVES_OF_MANY
+from simulation.sim_many import SHARE as MANY
+from simulation.sim_many import SimMany
 from simulation.sim_members import SimMembers
 from simulation.sim_mirror import SimMirror
 from simulation.sim_network import Network
@@ -118,6 +122,7 @@ class World:
         self.group: SimGroup | SimMembers | None = None
         self.audit: SimAudit | None = None
         self.remade: SimRemade | None = None
+        self.many: SimMany | None = None
 
     # --- the run ---
 
@@ -179,6 +184,9 @@ class World:
             self.mirror.start_address = self.start_address
         if self.clock.chance(REMADE) and not (self.is_unclean or self.ages):
             self.remade = SimRemade(*ends)
+        if not self.is_unclean and Random(f"many {self.seed}").random() < MANY:
+            self.many = SimMany(self)
+            self.faults.favour(self.many.move, MOVES_OF_MANY)
         if is_audited:
             self.audit = SimAudit(*ends)
         self.clock.run_until(2 * CALM_MS)
@@ -193,6 +201,8 @@ class World:
             producer.is_ending = True
         if self.remade is not None:
             self.remade.end()
+        if self.many is not None:
+            self.many.end()
         self.clock.run_until(self.clock.now_ms + DRAIN_MS)
         self._liveness.wait_until_in_sync()
         if self.audit is not None:
