@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +20,9 @@ from fix_audit_world import (
     received,
     report_of,
 )
-from headrace.audit.evidence import PRODUCER_HOP, Status
+from headrace.audit.evidence import PRODUCER_HOP, Evidence, Status
+from headrace.audit.evidence_of_reports import MissingReport
+from headrace.audit.gathering.publishers import missing_reports
 from headrace.audit.report.report import Report, report
 from headrace.audit.report.settled import Keeper
 from headrace.audit.store.store import AuditStore
@@ -26,8 +30,10 @@ from headrace.audit.store.upkeep import forget
 from headrace.audit.times import HOUR_MS
 from headrace.audit.topic.records import ProducerReport, ReceivedRecord
 from headrace.audit.topic.validity import ImpossibleRecordError, check
+from headrace.audit.verdicts.silence import _missing_reports
 
 BATCH = Batch(0, 7, 0, 0, 5, HOUR_A)
+FIRST_MS = HOUR_A + 60_000
 
 
 def log_of(batch: Batch) -> dict[int, PartitionBytes]:
@@ -40,6 +46,13 @@ def said(number: int, arrived: int, *, time_ms: int = REPORTED_MS, tallied: bool
     """A report of the publisher, which names the last one that arrived."""
     made = report_of("web-1", [BATCH] if tallied else [], number=number)
     return received(replace(made, started_ms=HOUR_A, arrived_number=arrived), time_ms=time_ms)
+
+
+def of_an_heir(made_ms: int | None) -> ReceivedRecord:
+    """The last report of a publisher that was killed after its second one, two hours later."""
+    heirs = said(3, 2, time_ms=FIRST_MS + 2 * HOUR_MS, tallied=False)
+    assert isinstance(heirs.record, ProducerReport)
+    return heirs._replace(record=replace(heirs.record, arrived_made_ms=made_ms, closed=True))
 
 
 def rest() -> list[ReceivedRecord]:
@@ -108,6 +121,55 @@ def test_events_of_old_hours_that_are_published_anew_are_unknown_too() -> None:
     assert status([first, said(3, 2)]) is Status.UNKNOWN
 
 
+@pytest.mark.parametrize(
+    ("made_ms", "hours"), [(None, [0, 1, 2]), (HOUR_A + HOUR_MS - 1, [0]), (HOUR_A + HOUR_MS, [0, 1])]
+)
+def test_of_a_publisher_that_was_killed_only_hours_before_its_last_report_are_unknown(
+    made_ms: int | None, hours: list[int]
+) -> None:
+    """Its heir may name that report days after it: nothing was counted meanwhile."""
+    missing = MissingReport("web-1", "frontend-2", "host-1", 2, FIRST_MS, FIRST_MS + 2 * HOUR_MS, made_ms)
+    store = AuditStore("sqlite://")
+    store.fold([said(1, 0, time_ms=FIRST_MS), *rest(), of_an_heir(made_ms)])
+    with store.reading() as connection:
+        assert missing_reports(connection, "page-view", DC) == (missing,)
+    (verdict,) = judged(store).verdicts
+    assert verdict.status is Status.UNKNOWN
+    store.close()
+    evidence = Evidence("page-view", DC, HOUR_A, missing_reports=(missing,))
+    found = [
+        number
+        for number in range(3)
+        if list(_missing_reports(replace(evidence, hour_ms=HOUR_A + number * HOUR_MS)))
+    ]
+    assert found == hours
+
+
+def test_a_store_of_an_earlier_version_is_read_and_gets_the_column_that_it_lacks(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/audit.db"
+    AuditStore(url).close()
+    with sqlite3.connect(tmp_path / "audit.db") as earlier:
+        earlier.execute("ALTER TABLE missing_reports DROP COLUMN made_ms")
+        row = ("web-1", 7, DC, "frontend-2", "host-1", 1, 2)
+        names = "publisher, report_number, datacenter, service, server, from_ms, until_ms"
+        earlier.execute(f"INSERT INTO missing_reports ({names}) VALUES (?,?,?,?,?,?,?)", row)
+        earlier.execute(
+            "INSERT INTO handovers VALUES (?,?,0,1,'page-view',0,1,0,0,'[]','[]','[]')", (DC, "web-1")
+        )
+    earlier.close()
+    for must_exist in (True, False, True):
+        store = AuditStore(url, must_exist=must_exist)
+        with store.reading() as connection:
+            (found,) = missing_reports(connection, "page-view", DC)
+            assert (found.report_number, found.until_ms, found.made_ms) == (7, 2, None)
+        store.close()
+    store = AuditStore(url)
+    store.fold([said(1, 0), of_an_heir(5)])
+    with store.reading() as connection:
+        assert [each.made_ms for each in missing_reports(connection, "page-view", DC)] == [5, None]
+    store.close()
+
+
 def test_a_kept_verdict_is_forgotten() -> None:
     store = AuditStore("sqlite://")
     store.fold([said(1, 0), *rest()])
@@ -132,3 +194,5 @@ def test_an_impossible_number_is_refused(number: int, arrived: int) -> None:
     with pytest.raises(ImpossibleRecordError):
         check(said(number, arrived), NOW_MS)
     check(said(3, 2), NOW_MS)
+    with pytest.raises(ImpossibleRecordError, match="the report that arrived was made at"):
+        check(of_an_heir(2**62), NOW_MS)

@@ -198,6 +198,7 @@ def producer_report(rng: random.Random, place: Place) -> Tree:
         "started": rng.choice(TIMES_MS),
         "report_number": rng.choice((0, 1, 2, 2**40)),
         "arrived_number": rng.choice((0, 0, 0, 1, 2**40)),
+        "arrived_made": rng.choice((None, *TIMES_MS)),
         "reported_until": rng.choice(TIMES_MS),
         "state": rng.choice(("OPEN", "CLOSED")),
         "bucket_ms": rng.choice((BUCKET_MS, 0, -1)),

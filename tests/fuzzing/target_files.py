@@ -31,6 +31,7 @@ from fuzzing.world import World
 from headrace.audit.repair.intents import Intent, Intents, ResendError
 from headrace.audit.topic.resent import ResentRecord
 from headrace.client import BatchIdentity
+from headrace.events.arrived import Arrived
 from headrace.events.journal import Journal, JournalError, replay
 from headrace.events.spool import Spool
 from headrace.events.spooled import SpoolContent, read_spool
@@ -149,6 +150,9 @@ def _journal(folder: Path, rng: random.Random) -> Iterator[Case]:
             journal.batch_renumbered(identity, identity._replace(producer_epoch=1))
         if rng.random() < 0.2:
             journal.finished([rng.randrange(4)])
+        if rng.random() < 0.5:
+            journal.begin_report(2)
+            journal.report_arrived(Arrived(rng.choice((1, 2)), TIME_MS))
     good = path.read_bytes()[: journal._used]
     journal.delete()
     data = good if lies is not ABOUT else _changed(rng, good)

@@ -1,6 +1,7 @@
 """What a site once stored is read by today's code: manifest, seal, checkpoint, audit records.
 
-All of it was written by one run of `make demo` on 2026-11-22; `checkpoint-2` by a broker on the same day.
+All of it was written by one run of `make demo` on 2026-11-22; `checkpoint-2` by a broker on the same day, the
+journal by the code of 2026-11-28.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pytest
 
 from headrace.audit.topic.decoding import _READERS
 from headrace.audit.topic.records import ProducerReport
+from headrace.events.journal import replay
 from headrace.log import checkpoint
 from headrace.log.errors import OldLogFormatError
 from headrace.registry import framing
@@ -66,6 +68,16 @@ def test_a_checkpoint() -> None:
     assert read.recovery_point == 372_285
     assert [producer_id for producer_id, _ in read.producers] == [0, 1000]
     assert checkpoint.encode(read) == stored
+
+
+def test_a_publishers_journal() -> None:
+    """Of 2026-11-28, of a publisher that died; journals did not tell which report arrived yet."""
+    dead = replay(HERE / "publisher.journal", (HERE / "publisher.journal").read_bytes())
+    assert (dead.description["service"], dead.report_number, dead.is_whole) == ("checkout", 2, True)
+    assert dead.arrived is None
+    (tally,) = dead.counts.changed(closing=True)
+    assert (tally.topic, tally.handed_over_count) == ("page-view", 3)
+    assert [each[:5] for each in tally.ranges] == [(1, 7, 0, 0, 1)]
 
 
 # Fields that records got after the golden ones were stored, with their defaults.

@@ -9,7 +9,7 @@ class MissingReport(NamedTuple):
     """A report that arrived by its publisher's word, and that the audit's topic does not hold.
 
     It counted events that the publisher accepted from `from_ms` to `until_ms`, by its own clock: the times
-    of the reports before and after it.
+    of the reports before and after it; or until `made_ms`, where it is known when it was made.
     """
 
     publisher: str
@@ -18,3 +18,4 @@ class MissingReport(NamedTuple):
     report_number: int
     from_ms: int
     until_ms: int
+    made_ms: int | None = None

@@ -8,7 +8,7 @@ service.
 
 The file, in the machine's byte order, all at multiples of 8:
 
-    0   magic                8 bytes     32  flags (1: overflowed)   int64
+    0   magic                8 bytes     32  flags (`events.arrived`) int64
     8   report number        int64       40  size of the description int64
     16  used bytes           int64
     24  started, ms          int64       48  id of the audit topic, 16 bytes
@@ -33,10 +33,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from headrace.client import BatchIdentity
+from headrace.events.arrived import Arrived, packed, unpacked
 from headrace.events.handovers import HandoverCounts, PartState, SequenceRange
 from headrace.wire.primitives import NO_UUID
 
@@ -54,7 +55,6 @@ UNFINISHED_SUFFIX: Final = ".new"  # of a file that will take the journal's plac
 _INT64: Final = struct.Struct("@q")
 _HEADER: Final = struct.Struct("@8sqqqqq16s")
 _REPORT_NUMBER_AT, _USED_AT, _FLAGS_AT, _AUDIT_TOPIC_AT = 8, 16, 32, 48
-OVERFLOWED: Final = 1
 
 _TOPIC, _HANDED, _CLOSED, _RENUMBERED, _PART, _FINISHED, _NUMBERS = 1, 2, 3, 4, 5, 6, 7
 _TOPIC_HEAD: Final = struct.Struct("@qqq")  # kind, id, length of the name
@@ -68,47 +68,6 @@ _RANGE: Final = struct.Struct("@qqqqq")
 
 class JournalError(Exception):
     """The file is no journal, or cannot be read; the message names it and the problem."""
-
-
-class Journaled(Protocol):
-    """What the counts' owner tells of each change. All calls come from one thread at a time."""
-
-    def belongs_to(self, audit_topic_id: UUID) -> None: ...
-    def hand_over(self, topic: str, time_ms: int, bucket_start_ms: int, count: int) -> None: ...
-    def batch_closed(self, identity: BatchIdentity) -> None: ...
-    def batch_renumbered(self, old: BatchIdentity, new: BatchIdentity) -> None: ...
-    def finished(self, numbers: Iterable[int]) -> None: ...
-    def begin_report(self, report_number: int) -> None: ...
-    def compact(self, counts: HandoverCounts) -> None: ...
-    def delete(self) -> None: ...
-
-
-class NoJournal:
-    """Keeps nothing: for publishers without a state directory."""
-
-    def belongs_to(self, audit_topic_id: UUID) -> None:
-        """Does nothing."""
-
-    def hand_over(self, topic: str, time_ms: int, bucket_start_ms: int, count: int) -> None:
-        """Does nothing."""
-
-    def batch_closed(self, identity: BatchIdentity) -> None:
-        """Does nothing."""
-
-    def batch_renumbered(self, old: BatchIdentity, new: BatchIdentity) -> None:
-        """Does nothing."""
-
-    def finished(self, numbers: Iterable[int]) -> None:
-        """Does nothing."""
-
-    def begin_report(self, report_number: int) -> None:
-        """Does nothing."""
-
-    def compact(self, counts: HandoverCounts) -> None:
-        """Does nothing."""
-
-    def delete(self) -> None:
-        """Does nothing."""
 
 
 class Journal:
@@ -125,6 +84,7 @@ class Journal:
             raise OSError(f"{path}: its description has {len(self._description)} bytes")
         self._started_ms = started_ms
         self._report_number = 0
+        self._arrived: Arrived | None = None
         self._audit_topic_id = NO_UUID
         self._file = -1
         self._size = self._used = self._compacted_bytes = 0
@@ -167,6 +127,11 @@ class Journal:
         """Notes the number of a report before it is sent."""
         self._report_number = report_number
         _INT64.pack_into(self._map, _REPORT_NUMBER_AT, report_number)
+
+    def report_arrived(self, arrived: Arrived) -> None:
+        """Notes that a report arrived: if the audit's topic loses it, a successor's report tells."""
+        self._arrived = arrived
+        self._write_flags()
 
     def compact(self, counts: HandoverCounts) -> None:
         """Replaces the journal by one that begins with what the counts still keep, once it has grown."""
@@ -211,13 +176,15 @@ class Journal:
         size = len(self._description)
         self._used = _aligned(_HEADER.size + size)
         audit_topic = self._audit_topic_id.bytes
-        head = _HEADER.pack(MAGIC, self._report_number, self._used, self._started_ms, 0, size, audit_topic)
+        self._is_full = False
+        head = _HEADER.pack(
+            MAGIC, self._report_number, self._used, self._started_ms, self._flags(), size, audit_topic
+        )
         self._map[: len(head)] = head
         self._map[len(head) : len(head) + size] = self._description
         self._topics: dict[str, int] = {}
         self._run_key = ("", 0)
         self._run_at = self._run_count = 0
-        self._is_full = False
         for state in states:
             self._append(partial(self._part, state))
         if last_number:
@@ -272,15 +239,22 @@ class Journal:
             self._map.resize(size)
         except OSError:
             self._is_full = True
-            _INT64.pack_into(self._map, _FLAGS_AT, OVERFLOWED)
+            self._write_flags()
             return False
         self._size = size
         return True
 
+    def _flags(self) -> int:
+        return packed(self._arrived, self._started_ms, overflowed=self._is_full)
+
+    def _write_flags(self) -> None:
+        _INT64.pack_into(self._map, _FLAGS_AT, self._flags())
+
 
 class DeadJournal(NamedTuple):
     """What a journal says of a publisher that ended without closing. `is_whole`: it did not overflow.
-    `audit_topic_id`: zero if the publisher never reached a broker.
+    `audit_topic_id`: zero if the publisher never reached a broker. `arrived`: None if no report arrived, or
+    if the journal does not tell.
     """
 
     description: dict[str, Any]
@@ -289,6 +263,7 @@ class DeadJournal(NamedTuple):
     counts: HandoverCounts
     is_whole: bool
     audit_topic_id: UUID
+    arrived: Arrived | None = None
 
 
 def claim(path: Path) -> int | None:
@@ -330,11 +305,14 @@ def replay(path: Path, data: bytes) -> DeadJournal:
         counts = HandoverCounts(int(description["bucket_ms"]))
         if not isinstance(description["publisher"], str):
             raise ValueError("it does not name its publisher")
+        arrived, has_overflowed = unpacked(flags, started_ms)
+        if arrived is not None and arrived.report_number > report_number:
+            raise ValueError(f"report {arrived.report_number} arrived, of {report_number}")
         _replay_records(data, _aligned(_HEADER.size + size), used, counts)
     except (struct.error, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
         raise JournalError(f"{path} is not a publisher's journal: {error}") from None
-    is_whole = not flags & OVERFLOWED
-    return DeadJournal(description, started_ms, report_number, counts, is_whole, UUID(bytes=audit_topic))
+    topic_id = UUID(bytes=audit_topic)
+    return DeadJournal(description, started_ms, report_number, counts, not has_overflowed, topic_id, arrived)
 
 
 def _replay_records(data: bytes, at: int, end: int, counts: HandoverCounts) -> None:

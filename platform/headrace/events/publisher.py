@@ -294,8 +294,7 @@ class EventPublisher(Client):
 
     def _report_dead(self, dead: DeadJournal) -> None:
         """Sends the last report of a publisher that died. Raises `ReportError`."""
-        publisher = str(dead.description["publisher"])
-        self._reporter.report_dead(Standing(publisher, dead.started_ms, dead.report_number, dead.counts))
+        self._reporter.report_dead(Standing.of_dead(dead))
 
     def _checked_time(self, topic: str, time_ms: int) -> int:
         if not isinstance(time_ms, int):

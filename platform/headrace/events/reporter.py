@@ -9,13 +9,15 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
 from headrace.client import BatchIdentity, BatchObserver, Producer
+from headrace.events.arrived import Arrived
 from headrace.events.handovers import HandoverCounts, PartTally
 from headrace.events.header import Origin
-from headrace.events.journal import Journaled, NoJournal
+from headrace.events.journal import DeadJournal
+from headrace.events.journaled import Journaled, NoJournal
 from headrace.events.spool import Spool
 from headrace.process.clock import now_ms
 from headrace.registry.serializers import AvroSerializer
@@ -60,12 +62,21 @@ class CountingObserver(BatchObserver):
 
 
 class Standing(NamedTuple):
-    """A publisher, and how far it has reported: `report_number` is that of its last report."""
+    """A publisher, and how far it has reported: `report_number` is that of its last report, `arrived` the
+    last one that is known to have arrived.
+    """
 
     publisher: str
     started_ms: int
     report_number: int
     counts: HandoverCounts
+    arrived: Arrived | None = None
+
+    @classmethod
+    def of_dead(cls, dead: DeadJournal) -> Self:
+        """Returns what the journal of a publisher that died says of it."""
+        publisher = str(dead.description["publisher"])
+        return cls(publisher, dead.started_ms, dead.report_number, dead.counts, dead.arrived)
 
 
 class Reporter:
@@ -111,7 +122,7 @@ class Reporter:
         self._lock = threading.Lock()
         self._reporting = threading.Lock()
         self._report_number = standing.report_number
-        self._arrived_number = 0  # not known of another publisher's
+        self._arrived = standing.arrived
         self._reported_until_ms = self._started_ms
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name=f"{origin.service}-reports", daemon=True)
@@ -207,7 +218,8 @@ class Reporter:
             "report_number": self._report_number,
             "reported_until": until_ms,
             "state": "CLOSED" if closed else "OPEN",
-            "arrived_number": self._arrived_number,
+            "arrived_number": 0 if self._arrived is None else self._arrived.report_number,
+            "arrived_made": None if self._arrived is None else self._arrived.made_ms,
             "counts_only": False,
             "bucket_ms": self._counts.bucket_ms,
             "tallies": [_to_avro(tally) for tally in tallies],
@@ -224,9 +236,10 @@ class Reporter:
             raise ReportError(
                 f"report {self._report_number} to {self._topic} did not arrive: {problem}"
             ) from error
-        self._arrived_number = self._report_number
+        self._arrived = Arrived(self._report_number, time_ms)
         with self._lock:
             self._counts.acknowledge(tallies)
+            self._journal.report_arrived(self._arrived)
             self._journal.compact(self._counts)
 
     def _loop(self) -> None:

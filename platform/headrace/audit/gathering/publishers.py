@@ -6,12 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from sqlalchemy import Connection, func, inspect, select
+from sqlalchemy import Connection, func, select
 
 from headrace.audit.evidence import PublisherState
 from headrace.audit.evidence_of_reports import MissingReport
 from headrace.audit.intervals import Interval, subtract
 from headrace.audit.store import measured_tables, tables
+from headrace.audit.store.later_columns import columns_of
 from headrace.audit.topic.records import DATACENTER_TIER
 
 Numbered = dict[tuple[int, int], tuple[int, int]]
@@ -52,11 +53,12 @@ def clock_skews(connection: Connection) -> defaultdict[tuple[str, str], int]:
 def missing_reports(connection: Connection, topic: str, datacenter: str) -> tuple[MissingReport, ...]:
     """Returns the missing reports of the publishers that had events of a topic, in their order."""
     table, handover = measured_tables.missing_reports, tables.handovers
-    if not inspect(connection).has_table(table.name):
+    known = columns_of(connection, table)
+    if not known:
         return ()  # an older version made the store
     of_topic = (handover.c.topic == topic, handover.c.datacenter == datacenter)
     named = select(handover.c.publisher).where(*of_topic)
-    columns = [table.c[name] for name in MissingReport._fields]
+    columns = [table.c[name] for name in MissingReport._fields if name in known]
     query = select(*columns).where(table.c.datacenter == datacenter, table.c.publisher.in_(named))
     rows = connection.execute(query.order_by(table.c.publisher, table.c.report_number))
     return tuple(MissingReport(*row) for row in rows)

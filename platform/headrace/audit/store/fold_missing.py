@@ -1,7 +1,9 @@
 """Reports of publishers that arrived by their word, and that the audit's topic does not hold: it lost them.
 
 A missing number alone says nothing, because a report that failed has one, too. So each report names the last
-one that arrived. The reports of one publisher share a partition, and are folded in their order.
+one that arrived. The reports of one publisher share a partition, and are folded in their order. The heir of a
+publisher that was killed names the last one that is in the dead one's journal, and may do so days later: so a
+report says, too, when the one that it names was made.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ def note_missing(connection: Connection, report: ProducerReport, received: Recei
         "server": received.server,
         "from_ms": min(from_ms, received.time_ms),
         "until_ms": max(from_ms, received.time_ms),
+        "made_ms": report.arrived_made_ms,
     }
     insert_new(connection, _MISSING, row)
 

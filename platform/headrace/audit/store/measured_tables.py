@@ -46,7 +46,8 @@ heard = Table(
     _number("at_ms"),
 )
 
-# Reports that arrived by their publisher's word, and were not read (`audit.store.fold_missing`).
+# Reports that arrived by their publisher's word, and were not read (`audit.store.fold_missing`): between a
+# report of `from_ms` and one of `until_ms`, which names it. `made_ms`: when it was made, if that is known.
 missing_reports = Table(
     "missing_reports",
     metadata,
@@ -57,6 +58,7 @@ missing_reports = Table(
     _text("server"),
     _number("from_ms"),
     _number("until_ms"),
+    Column("made_ms", BigInteger),
 )
 
 # The newest verification of each table; `problems`: JSON list of the values of a `TableProblem`.

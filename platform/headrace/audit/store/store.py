@@ -24,6 +24,7 @@ from headrace.audit.store.fold import fold_records
 from headrace.audit.store.fold_recount import forget_later_beats
 from headrace.audit.store.fold_set_aside import add_set_aside, read_set_aside
 from headrace.audit.store.inserting import insert_new, upsert
+from headrace.audit.store.later_columns import add_later_columns
 from headrace.audit.topic.records import ReceivedRecord
 from headrace.audit.topic.set_aside import SetAside
 
@@ -245,6 +246,7 @@ class AuditStore:
             tables.metadata.create_all(connection)
             for index in tables.spans.indexes:  # a store of an earlier version has others
                 index.create(connection, checkfirst=True)
+            add_later_columns(connection)
             version = {"name": "schema_version", "value": str(tables.SCHEMA_VERSION)}
             if insert_new(connection, tables.meta, version):
                 return version["value"]

@@ -219,7 +219,8 @@ class ProducerReport:
 
     A tally with a higher `report_number` replaces the earlier one of the same (publisher, part). Tallies of
     `counts_only` publishers have no ranges, and are compared with the log by count. `arrived_number`: that of
-    its last report that arrived; 0 if none did, or if the publisher does not say.
+    its last report that arrived; 0 if none did, or if the publisher does not say. `arrived_made_ms`: when
+    that one was made, by the clock of its header; None if that is not known.
     """
 
     publisher: str
@@ -229,6 +230,7 @@ class ProducerReport:
     tallies: tuple[HandoverTally, ...]
     counts_only: bool = False
     arrived_number: int = 0
+    arrived_made_ms: int | None = None
 
     def producer_ids(self) -> set[int]:
         """Returns the producer ids in its ranges."""
@@ -236,6 +238,7 @@ class ProducerReport:
 
     @classmethod
     def from_avro(cls, data: Mapping[str, Any]) -> ProducerReport:
+        made = data.get("arrived_made")
         names = ("partition", "producer_id", "producer_epoch", "first_sequence", "last_sequence")
         return cls(
             publisher=data["publisher"],
@@ -256,6 +259,7 @@ class ProducerReport:
             ),
             counts_only=data.get("counts_only", False),
             arrived_number=data.get("arrived_number", 0),
+            arrived_made_ms=None if made is None else to_ms(made),
         )
 
 

@@ -169,9 +169,10 @@ def _check_recount(recount: RecountRecord, received: ReceivedRecord, _now_ms: in
 def _check_report(report: ProducerReport, _received: ReceivedRecord, _now_ms: int) -> None:
     _check_name("publisher", report.publisher)
     _check_count("report_number", report.report_number)
-    arrived = report.arrived_number
+    arrived, made_ms = report.arrived_number, report.arrived_made_ms
     _check_count("arrived_number", arrived)
     _require(not arrived or arrived < report.report_number, f"report {arrived} arrived before it")
+    _require(made_ms is None or is_named(made_ms), f"the report that arrived was made at {made_ms} ms")
     for tally in report.tallies:
         _check_topic(tally.topic)
         _check_count("part", tally.part)

@@ -110,7 +110,8 @@ def _missing_reports(evidence: Evidence) -> Iterator[Finding]:
     """
     for missing in evidence.missing_reports:
         times = (missing.from_ms, missing.until_ms)
-        is_of_hour = times[0] < evidence.end_ms and evidence.hour_ms <= times[1]
+        made = times if missing.made_ms is None else sorted((missing.from_ms, missing.made_ms))
+        is_of_hour = made[0] < evidence.end_ms and evidence.hour_ms <= made[1]
         if not is_of_hour and not _had_events(missing.publisher, times, evidence):
             continue
         yield Finding(

@@ -1,0 +1,37 @@
+"""Columns that tables got after stores were made with them: a store of an earlier version is given them when
+it is opened for writing. Owns no table.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import Column, Connection, Table, inspect
+from sqlalchemy.exc import NoSuchTableError
+from sqlalchemy.schema import CreateColumn
+
+from headrace.audit.store import measured_tables
+
+LATER: Final[tuple[Column[object], ...]] = (measured_tables.missing_reports.c.made_ms,)
+"""Each is null, or has a default, in the rows of the earlier version."""
+
+
+def add_later_columns(connection: Connection) -> None:
+    """Adds the columns that a store lacks. Call it once all tables are there."""
+    for column in LATER:
+        if column.name in columns_of(connection, column.table):
+            continue
+        quoted = connection.dialect.identifier_preparer.format_table(column.table)
+        # Another program may open the same PostgreSQL store just now. SQLite, which has no such words, has
+        # locked the whole store.
+        unless = "IF NOT EXISTS " if connection.dialect.name == "postgresql" else ""
+        definition = CreateColumn(column).compile(dialect=connection.dialect)
+        connection.exec_driver_sql(f"ALTER TABLE {quoted} ADD COLUMN {unless}{definition}")
+
+
+def columns_of(connection: Connection, table: Table) -> set[str]:
+    """Returns the names of the columns that a table has in this store; none if it is not there."""
+    try:
+        return {each["name"] for each in inspect(connection).get_columns(table.name)}
+    except NoSuchTableError:
+        return set()

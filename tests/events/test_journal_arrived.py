@@ -1,0 +1,217 @@
+"""A journal notes which report arrived, so that its publisher's heir names it: a lost one is missed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fix_audit_world import HOUR_A
+from fix_reports import FakeProducer, FakeRegistry
+from fix_zookeeper import die_with_parent
+from headrace.audit.topic.avro_times import to_ms
+from headrace.events import journal as journal_module
+from headrace.events.arrived import NUMBER_MAX, SECONDS_MAX, Arrived, packed, unpacked
+from headrace.events.handovers import HandoverCounts
+from headrace.events.header import Origin
+from headrace.events.journal import Journal, JournalError, replay
+from headrace.events.reporter import Reporter, ReportError, Standing
+from headrace.events.schemas import read_schema
+from headrace.events.succession import adopt
+from headrace.registry.serializers import AvroSerializer
+
+BUCKET_MS = 600_000
+STARTED_MS = HOUR_A
+WHO: dict[str, str | int] = {
+    "publisher": "5f6d1c1e-7f52-4b8b-9d0e-0a7e5f6f3b11", "datacenter": "east", "service": "checkout",
+    "server": "co1", "bootstrap": "b:9092", "audit_topic": "_audit", "bucket_ms": BUCKET_MS,
+}  # fmt: skip
+CLUSTER = UUID(int=1)
+
+
+class Site:
+    """One state directory and one audit topic; publishers that live, die, and are succeeded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.producer = FakeProducer()
+        self.now_ms = STARTED_MS
+        self.journal = Journal(folder / "first.journal", WHO, STARTED_MS)
+        self.journal.belongs_to(CLUSTER)
+        self.first = self.reporter(self.journal)
+
+    def reporter(self, journal: Journal | None) -> Reporter:
+        publisher = str(WHO["publisher"]) if journal else "0d4a1c1e-7f52-4b8b-9d0e-0a7e5f6f3b12"
+        return Reporter(
+            self.producer,  # type: ignore[arg-type]
+            AvroSerializer(FakeRegistry(), read_schema("audit-producer.avsc")),  # type: ignore[arg-type]
+            Origin("east", "co1", "checkout"),
+            topic="_audit",
+            bucket_ms=BUCKET_MS,
+            interval_s=3600,
+            idle_final_s=100,
+            wall_ms=lambda: self.now_ms,
+            standing=Standing(publisher, STARTED_MS, 0, HandoverCounts(BUCKET_MS)),
+            journal=journal,
+        )
+
+    def report(self, *, at_ms: int) -> None:
+        self.now_ms = STARTED_MS + at_ms
+        self.first.hand_over("t", self.now_ms)
+        self.first.report()
+
+    def die(self) -> None:
+        journal_module._close(self.journal._file, self.journal._map)
+
+    def succeed(self, *, at_ms: int) -> dict[str, Any]:
+        """Starts an heir; returns the report of the dead publisher that it sends."""
+        self.now_ms = STARTED_MS + at_ms
+        heir = self.reporter(None)
+        assert adopt(self.folder, WHO, CLUSTER, lambda dead: heir.report_dead(Standing.of_dead(dead))) == 1
+        record: dict[str, Any] = self.producer.records[-1]
+        assert (record["publisher"], record["state"]) == (WHO["publisher"], "CLOSED")
+        return record
+
+
+def said(record: dict[str, Any]) -> tuple[int, int, int | None]:
+    made = record["arrived_made"]
+    return record["report_number"], record["arrived_number"], None if made is None else to_ms(made)
+
+
+def test_an_heir_names_the_last_report_of_the_dead_that_arrived_and_when_it_was_made(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.report(at_ms=10)
+    site.report(at_ms=10_400)
+    site.producer.broken = lambda _: True
+    with pytest.raises(ReportError):
+        site.report(at_ms=20_000)
+    site.producer.broken = lambda _: False
+    site.die()
+    assert said(site.producer.records[-1]) == (2, 1, STARTED_MS + 10)
+    number, arrived, made_ms = said(site.succeed(at_ms=9_000_000))
+    assert (number, arrived, made_ms) == (4, 2, STARTED_MS + 11_000), "a second later at most"
+
+
+def test_it_names_none_if_none_arrived(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.producer.broken = lambda _: True
+    with pytest.raises(ReportError):
+        site.report(at_ms=1)
+    site.producer.broken = lambda _: False
+    site.die()
+    assert said(site.succeed(at_ms=2)) == (2, 0, None)
+
+
+def test_a_journal_that_is_made_smaller_or_that_overflows_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "COMPACT_ABOVE_BYTES", 0)
+    site = Site(tmp_path)
+    inode = site.journal.path.stat().st_ino
+    site.report(at_ms=1_000)
+    assert site.journal.path.stat().st_ino != inode
+    expected = Arrived(1, STARTED_MS + 1_000)
+    assert replay(site.journal.path, site.journal.path.read_bytes()).arrived == expected
+    monkeypatch.setattr(journal_module, "SIZE_MAX_BYTES", 0)
+    for number in range(3_000):
+        site.journal.hand_over("tu"[number % 2], 0, 0, 1)
+    dead = replay(site.journal.path, site.journal.path.read_bytes())
+    assert (dead.arrived, dead.is_whole) == (expected, False)
+    site.journal.delete()
+
+
+def test_killed_after_its_last_report_the_publisher_is_closed_again_and_that_report_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(tmp_path)
+    site.report(at_ms=1_000)
+    monkeypatch.setattr(Journal, "delete", lambda self: journal_module._close(self._file, self._map))
+    site.first.close()
+    assert said(site.succeed(at_ms=3_000))[:2] == (3, 2)
+
+
+def test_an_heir_that_is_killed_before_it_removes_the_journal_is_succeeded_too(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.report(at_ms=1_000)
+    site.die()
+    data = site.journal.path.read_bytes()
+    first = site.succeed(at_ms=5_000)
+    (tmp_path / "first.journal").write_bytes(data)
+    assert said(site.succeed(at_ms=6_000)) == said(first) == (2, 1, STARTED_MS + 1_000)
+
+
+# --- the number in the file ---
+
+
+@given(
+    number=st.integers(1, NUMBER_MAX), after_ms=st.integers(-10_000, SECONDS_MAX), overflowed=st.booleans()
+)
+def test_the_word_tells_number_and_time(number: int, after_ms: int, overflowed: bool) -> None:
+    word = packed(Arrived(number, STARTED_MS + after_ms), STARTED_MS, overflowed=overflowed)
+    assert 0 <= word < 2**63
+    assert bool(word & 1) is overflowed, "all that an earlier version looks at"
+    arrived, has_overflowed = unpacked(word, STARTED_MS)
+    assert arrived is not None and (arrived.report_number, has_overflowed) == (number, overflowed)
+    assert 0 <= arrived.made_ms - max(STARTED_MS, STARTED_MS + after_ms) < 1_000
+
+
+@pytest.mark.parametrize("after_ms, number", [(SECONDS_MAX * 1_000 + 1, 1), (0, NUMBER_MAX + 1), (0, 0)])
+def test_what_the_word_cannot_tell_it_leaves_out(after_ms: int, number: int) -> None:
+    assert packed(Arrived(number, after_ms), 0, overflowed=True) == 1
+
+
+@pytest.mark.parametrize(("flags", "report_number"), [(-1, 5), (1 << 32, 5), (6 << 1, 5)])
+def test_a_word_that_no_version_writes_is_refused_by_name(
+    tmp_path: Path, flags: int, report_number: int
+) -> None:
+    journal = Journal(tmp_path / "a.journal", WHO, STARTED_MS)
+    journal.begin_report(report_number)
+    data = bytearray(journal.path.read_bytes())
+    journal.delete()
+    data[32:40] = flags.to_bytes(8, sys.byteorder, signed=True)
+    with pytest.raises(JournalError, match=r"a\.journal is not a publisher's journal"):
+        replay(journal.path, bytes(data))
+
+
+# --- SIGKILL ---
+
+WRITING = """
+import json, sys
+from pathlib import Path
+from headrace.events import journal as module
+from headrace.events.arrived import Arrived
+from headrace.events.handovers import HandoverCounts
+module.COMPACT_ABOVE_BYTES = 0
+path, who, started_ms = Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
+journal, counts = module.Journal(path, who, started_ms), HandoverCounts(600_000)
+print("writes", flush=True)
+for number in range(1, 10**9):
+    journal.begin_report(number)
+    journal.hand_over("t", started_ms, started_ms, 1)
+    counts.hand_over("t", started_ms, 0.0, 1)
+    journal.report_arrived(Arrived(number, started_ms + 1_000 * number))
+    if number % 3 == 0:
+        journal.compact(counts)
+"""
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.003, 0.01, 0.02, 0.05, 0.1])
+def test_a_kill_at_any_moment_leaves_the_last_one_or_the_one_before(tmp_path: Path, wait_s: float) -> None:
+    words = [sys.executable, "-c", WRITING, str(tmp_path / "a.journal"), json.dumps(WHO), str(STARTED_MS)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, preexec_fn=die_with_parent) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"writes\n"
+        time.sleep(wait_s)
+        process.send_signal(signal.SIGKILL)
+    dead = replay(tmp_path / "a.journal", (tmp_path / "a.journal").read_bytes())
+    number = 0 if dead.arrived is None else dead.arrived.report_number
+    assert dead.report_number - 1 <= number <= dead.report_number
+    assert dead.arrived is None or dead.arrived.made_ms == STARTED_MS + 1_000 * number
