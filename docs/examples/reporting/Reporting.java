@@ -16,7 +16,7 @@ public final class Reporting {
   final URI url;
   final long startedMs = System.currentTimeMillis(), lateMaxMs;
   final Map<Long, Long> counts = new TreeMap<>(); // start of a bucket -> events handed over
-  long number;
+  long number, arrived; // of the last report, and of the last one that arrived
 
   /** lateMaxMs: how old an event may be when it is published; a bucket is final so much later. */
   Reporting(URI url, String topic, long lateMaxMs) { this.url = url; this.topic = topic; this.lateMaxMs = lateMaxMs; }
@@ -30,11 +30,12 @@ public final class Reporting {
         "{\"topic\":\"%s\",\"bucket_start_ms\":%d,\"handed_over_count\":%d,\"final\":%b}",
         topic, each.getKey(), each.getValue(), closed || each.getKey() < endedMs)).collect(Collectors.joining(","));
     String body = String.format("{\"publisher\":\"%s\",\"service\":\"checkout\",\"server\":\"%s\",\"started_ms\":%d,"
-        + "\"report_number\":%d,\"reported_until_ms\":%d,\"closed\":%b,\"tallies\":[%s]}", publisher,
-        InetAddress.getLocalHost().getHostName(), startedMs, ++number, now, closed, tallies);
+        + "\"report_number\":%d,\"arrived_number\":%d,\"reported_until_ms\":%d,\"closed\":%b,\"tallies\":[%s]}",
+        publisher, InetAddress.getLocalHost().getHostName(), startedMs, ++number, arrived, now, closed, tallies);
     HttpRequest request = HttpRequest.newBuilder(url).POST(HttpRequest.BodyPublishers.ofString(body)).build();
     HttpResponse<String> response = HTTP.send(request, HttpResponse.BodyHandlers.ofString());
     if (response.statusCode() != 200) throw new IOException(response.body());
+    arrived = number;
     counts.keySet().removeIf(start -> start < endedMs); // they are final, and have arrived
   }
 

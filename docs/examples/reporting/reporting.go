@@ -26,7 +26,8 @@ type tally struct {
 type reporting struct {
 	sync.Mutex
 	url, publisher, server string
-	startedMs, number      int64
+	startedMs              int64
+	number, arrived        int64         // of the last report, and of the last one that arrived
 	late                   time.Duration // how old an event may be when it is published
 	closed                 bool
 	counts                 map[tally]int64 // by topic and bucket: events handed over
@@ -70,8 +71,8 @@ func (r *reporting) report(closed bool) error {
 	}
 	r.number++
 	body, _ := json.Marshal(map[string]any{"publisher": r.publisher, "service": "checkout", "server": r.server,
-		"started_ms": r.startedMs, "report_number": r.number, "reported_until_ms": time.Now().UnixMilli(),
-		"closed": closed, "tallies": tallies})
+		"started_ms": r.startedMs, "report_number": r.number, "arrived_number": r.arrived,
+		"reported_until_ms": time.Now().UnixMilli(), "closed": closed, "tallies": tallies})
 	response, err := (&http.Client{Timeout: 30 * time.Second}).Post(r.url, "application/json", bytes.NewReader(body))
 	if err != nil {
 		return err
@@ -80,7 +81,7 @@ func (r *reporting) report(closed bool) error {
 	if answer, _ := io.ReadAll(response.Body); response.StatusCode != 200 {
 		return fmt.Errorf("%s: %s", response.Status, answer)
 	}
-	r.closed = closed
+	r.closed, r.arrived = closed, r.number
 	for key := range r.counts {
 		if key.BucketStartMs < ended { // final, and arrived
 			delete(r.counts, key)

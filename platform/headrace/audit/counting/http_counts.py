@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar, Final, Protocol
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from headrace.audit.batches.tally import BUCKET_DEFAULT_MS
+from headrace.audit.counting.counts_arrived import NONE, CountsArrived, Named
 from headrace.audit.times import LAST_NAMED_MS
 from headrace.audit.topic.avro_times import to_datetime
 from headrace.audit.topic.publish import FLUSH_TIMEOUT_S, AuditPublishError, UnpublishableRecordError
@@ -95,6 +96,7 @@ class CountsReport(_Part):
     started_ms: _TimeMs
     report_number: Annotated[int, Field(ge=1, le=COUNT_MAX)]
     reported_until_ms: _TimeMs
+    arrived_number: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 0
     closed: bool = False
     tallies: Annotated[list[CountedBucket], Field(max_length=TALLIES_MAX)]
 
@@ -110,6 +112,7 @@ class CountsRecord:
     schema_file: ClassVar[str] = AUDIT_PRODUCER_SCHEMA
 
     report: CountsReport
+    arrived: Named = NONE
 
     def key(self) -> str:
         return self.report.publisher
@@ -120,6 +123,8 @@ class CountsRecord:
             "publisher": report.publisher,
             "started": to_datetime(report.started_ms),
             "report_number": report.report_number,
+            "arrived_number": self.arrived.report_number,
+            "arrived_made": None if self.arrived.made_ms is None else to_datetime(self.arrived.made_ms),
             "reported_until": to_datetime(report.reported_until_ms),
             "state": "CLOSED" if report.closed else "OPEN",
             "counts_only": True,
@@ -153,6 +158,12 @@ def parse(body: bytes) -> CountsReport:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         raise InvalidCountsError(_one_line(first)) from None
+    number, arrived = report.report_number, report.arrived_number
+    if arrived >= number:
+        raise InvalidCountsError(
+            f"arrived_number: {arrived} is not below report_number, which is {number}; name the last report "
+            "before this one that was answered with 200, or 0"
+        )
     parts: dict[int, CountedBucket] = {}
     for tally in report.tallies:
         if (other := parts.setdefault(part_of(tally), tally)) is not tally:
@@ -193,6 +204,7 @@ class CountsDesk:
         self._clock_ms = clock_ms
         self._lock = threading.Lock()
         self._taken_count = 0
+        self._arrived = CountsArrived()
 
     @property
     def taken_count(self) -> int:
@@ -241,8 +253,12 @@ class CountsDesk:
         if not self._lock.acquire(timeout=PUBLISH_WAIT_MAX_S):
             raise AuditPublishError(f"other reports have been in flight for {PUBLISH_WAIT_MAX_S:g} s")
         try:
-            self._publisher.publish(CountsRecord(report), service=report.service, server=report.server)
+            name, number = report.publisher, report.report_number
+            named = self._arrived.before(name, number, report.arrived_number)
+            self._publisher.publish(CountsRecord(report, named), service=report.service, server=report.server)
+            arrived = Named(number, self._clock_ms())
             self._publisher.flush(PUBLISH_WAIT_MAX_S)
+            self._arrived.note(name, arrived, named)
             self._taken_count += 1
         finally:
             self._lock.release()
