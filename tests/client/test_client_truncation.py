@@ -161,3 +161,38 @@ def test_brokers_that_know_no_topic_ids(cluster: FakeCluster, consumer: MakeCons
     cluster.topic_ids["t"] = uuid.uuid4()
     fill(cluster)
     assert read(consumer(cluster), 20) == as_stored(cluster)
+
+
+@pytest.mark.parametrize("reset", ["earliest", "error"])
+def test_an_offset_of_a_topic_that_was_made_again_meanwhile_is_not_one_of_the_present_topic(
+    cluster: FakeCluster, consumer: MakeConsumer, reset: str
+) -> None:
+    """The topic's id was stored with it: a client that starts has read nothing that it could compare."""
+    earlier = cluster.topic_ids["t"] = uuid.uuid4()
+    fill(cluster)
+    offset = cluster.log().end
+    reader = consumer(cluster, auto_offset_reset=reset)
+    reader.seek("t", 0, offset, topic_id=earlier)
+    assert reader.poll(0.3) == []
+    assert reader.topic_id("t", 0) == earlier
+    made_again(cluster)
+    reader = consumer(cluster, auto_offset_reset=reset)
+    reader.seek("t", 0, offset, topic_id=earlier)
+    if reset == "error":
+        with pytest.raises(LogTruncationError, match="its topic was deleted and made again"):
+            read(reader, 1)
+        reader.seek_to_beginning("t", 0)
+    assert read(reader, 28) == as_stored(cluster)
+    assert reader.topic_id("t", 0) == cluster.topic_ids["t"]
+
+
+def test_an_offset_whose_topic_is_not_known_is_taken_for_one_of_the_present_topic(
+    cluster: FakeCluster, consumer: MakeConsumer
+) -> None:
+    cluster.topic_ids["t"] = uuid.uuid4()
+    fill(cluster)
+    reader = consumer(cluster, auto_offset_reset="error")
+    reader.seek("t", 0, 0)
+    assert reader.topic_id("t", 0) == uuid.UUID(int=0)
+    assert len(read(reader, 20)) == 20
+    assert reader.topic_id("t", 0) == cluster.topic_ids["t"]

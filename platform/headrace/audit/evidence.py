@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from headrace.audit.batches.tally import Span
-from headrace.audit.evidence_of_reports import MissingReport
+from headrace.audit.evidence_of_reports import LostLog, MissingReport
 from headrace.audit.evidence_of_tables import HeldTwice, UnsoundFile
 from headrace.audit.intervals import Interval, intersect, union
 from headrace.audit.times import HOUR_MS
@@ -286,6 +286,7 @@ class Evidence:
     unsound_files: tuple[UnsoundFile, ...] = ()
     doubled: tuple[HeldTwice, ...] = ()
     missing_reports: tuple[MissingReport, ...] = ()
+    lost_logs: tuple[LostLog, ...] = ()
 
     @property
     def is_counted_from_log(self) -> bool:

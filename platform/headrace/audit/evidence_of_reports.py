@@ -5,6 +5,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
+class LostLog(NamedTuple):
+    """A log of an audit topic that was deleted, with what nobody had read of it: said from `from_ms` to
+    `until_ms`, by the auditor's clock.
+    """
+
+    topic: str
+    partition: int
+    from_ms: int
+    until_ms: int
+
+
 class MissingReport(NamedTuple):
     """A report that arrived by its publisher's word, and that the audit's topic does not hold.
 

@@ -24,6 +24,7 @@ from headrace.audit.report.settled import Keeper
 from headrace.audit.store import upkeep
 from headrace.audit.store.place import StorePlace
 from headrace.audit.store.store import AuditStore, StoreError, is_damage, is_too_large, problem_of
+from headrace.audit.topic.logs_read import LastRead, Log, Mark
 from headrace.audit.topic.reader import AuditReader, Polled, ReportedProducers
 from headrace.audit.topic.set_aside import SetAside
 from headrace.client.errors import ClientError
@@ -122,10 +123,12 @@ class FoldLoop:
 
     def _fold_into(self, store: AuditStore) -> None:
         """Folds until `stop`. Raises the `SQLAlchemyError` of a store that must be opened again."""
-        positions = self._read_store(store)
-        if positions is None:
+        known = self._read_store(store)
+        if known is None:
             return
+        positions, last, marks = known
         reader = self._make_reader(positions)
+        reader.know(last, marks)
         discover_at_s, keep_at_s, upkeep_at_s = 0.0, 0.0, time.monotonic() + UPKEEP_S
         name_at_s, begun_ms = time.monotonic() + NAME_S, now_ms()
         try:
@@ -162,12 +165,14 @@ class FoldLoop:
         self._problem = str(error)
         self._stopping.wait(RETRY_PAUSE_S)
 
-    def _read_store(self, store: AuditStore) -> dict[tuple[str, int], int] | None:
-        """Returns the positions up to which the store is folded; None if `stop` came first."""
+    def _read_store(self, store: AuditStore) -> tuple[dict[Log, int], dict[Log, LastRead], list[Mark]] | None:
+        """Returns the positions up to which the store is folded, and of which logs they are; None if `stop`
+        came first.
+        """
         while not self._stopping.is_set():
             try:
                 self.producers.add(store.producers())
-                return store.positions()
+                return (store.positions(), *store.logs_read())
             except SQLAlchemyError as error:
                 self._note_store(error)
         return None
@@ -189,7 +194,7 @@ class FoldLoop:
         """Folds, retrying until the store accepts it: this process does not read these records again."""
         while polled.positions and not self._stopping.is_set():
             try:
-                store.fold(polled.records, polled.positions, polled.set_aside)
+                store.fold(polled.records, polled.positions, polled.set_aside, polled.logs)
             except OperationalError as error:
                 if is_too_large(error):
                     polled = self._without_refused(store, polled)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Final, Literal, TypeVar
+from uuid import UUID
 
 from headrace.client.backoff import Backoff
 from headrace.client.calls import EARLIEST, LATEST
@@ -24,6 +25,7 @@ from headrace.client.network import Network
 from headrace.client.partition_fetch import PartitionFetch
 from headrace.client.unpacking import ConsumerRecord, FetchedBatches, Unpacker
 from headrace.wire.errors import ErrorCode
+from headrace.wire.primitives import NO_UUID
 from headrace.wire.records import DECODE_LIMIT_BYTES
 
 logger = logging.getLogger(__name__)
@@ -115,13 +117,18 @@ class Consumer(Client):
     def assignment(self) -> list[TopicPartition]:
         return list(self._fetcher.partitions)
 
-    def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Continues at `offset`. Whether the log holds it is checked only when it is fetched."""
+    def seek(self, topic: str, partition: int, offset: int, *, topic_id: UUID = NO_UUID) -> None:
+        """Continues at `offset`. Whether the log holds it is checked only when it is fetched.
+
+        `topic_id`: of the topic in which the offset is, if that is known. If the topic was made again under
+        its name since, `auto_offset_reset` decides, as for one that is made again while it is read.
+        """
         if offset < 0:
             raise ValueError(
                 f"an offset cannot be negative: {offset}; use seek_to_beginning or seek_to_end instead"
             )
         self._move(topic, partition, offset, None)
+        self._state(topic, partition).topic_id = topic_id
 
     def seek_to_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> None:
         """Continues at the first batch that may hold a record with this timestamp or a later one.
@@ -160,6 +167,10 @@ class Consumer(Client):
             self._fetcher.send()
             self._network.poll(self._wait_s(until_s))
         return state.position
+
+    def topic_id(self, topic: str, partition: int) -> UUID:
+        """Returns the id of the topic in which the position is; zero if it is not known, or not yet."""
+        return self._state(topic, partition).topic_id
 
     def high_watermark(self, topic: str, partition: int) -> int | None:
         """Returns the high watermark of the latest fetch; None before the first."""

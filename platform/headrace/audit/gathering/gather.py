@@ -34,6 +34,7 @@ from headrace.audit.gathering.loads import TopicLoads
 from headrace.audit.gathering.publishers import (
     Numbers,
     clock_skews,
+    lost_logs,
     missing_reports,
     publisher_names,
     publishers,
@@ -104,6 +105,7 @@ def evidence(connection: Connection, topic: str, hours_ms: list[int]) -> Iterato
     unsound = unsound_files(connection, topic, warehouse)
     doubled = doubled_rows(connection, topic, warehouse)
     missing = {name: missing_reports(connection, topic, name) for name in datacenters}
+    lost = {name: lost_logs(connection, name) for name in datacenters}
     for hour_ms in hours_ms:
         for datacenter in datacenters:
             common: dict[str, Any] = {
@@ -119,6 +121,7 @@ def evidence(connection: Connection, topic: str, hours_ms: list[int]) -> Iterato
             yield replace(
                 found,
                 missing_reports=missing[datacenter],
+                lost_logs=lost[datacenter],
                 unsound_files=unsound[hour_ms],
                 doubled=doubled[hour_ms],
             )

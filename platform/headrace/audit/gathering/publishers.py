@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from sqlalchemy import Connection, func, select
 
 from headrace.audit.evidence import PublisherState
-from headrace.audit.evidence_of_reports import MissingReport
+from headrace.audit.evidence_of_reports import LostLog, MissingReport
 from headrace.audit.intervals import Interval, subtract
 from headrace.audit.store import measured_tables, tables
 from headrace.audit.store.later_columns import columns_of
@@ -62,6 +62,16 @@ def missing_reports(connection: Connection, topic: str, datacenter: str) -> tupl
     query = select(*columns).where(table.c.datacenter == datacenter, table.c.publisher.in_(named))
     rows = connection.execute(query.order_by(table.c.publisher, table.c.report_number))
     return tuple(MissingReport(*row) for row in rows)
+
+
+def lost_logs(connection: Connection, datacenter: str) -> tuple[LostLog, ...]:
+    """Returns the deleted logs in which a datacenter's publishers may have said what nobody has read."""
+    table = measured_tables.lost_logs
+    if not columns_of(connection, table):
+        return ()  # an older version made the store
+    query = select(*(table.c[name] for name in LostLog._fields)).where(table.c.datacenter == datacenter)
+    rows = connection.execute(query.order_by(table.c.topic, table.c.partition, table.c.from_ms))
+    return tuple(LostLog(*row) for row in rows)
 
 
 def publisher_names(connection: Connection, datacenter: str) -> dict[int, str]:

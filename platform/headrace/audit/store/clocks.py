@@ -111,6 +111,13 @@ class ClockWatch:
         is_a_little_behind = before_ms - OFF_MIN_MS <= received.time_ms < before_ms
         return received._replace(time_ms=before_ms) if is_a_little_behind else received
 
+    def forget(self, log: Log) -> None:
+        """Forgets the order of a log: another one has taken its place."""
+        self._beats_ms.pop(log, None)
+        self._waiting.pop(log, None)
+        for place in [each for each in self._last_ms if each[0] == log]:
+            del self._last_ms[place]
+
     def remember(self, measured: Measured) -> None:
         """Remembers what was measured, once the store has it."""
         self._beats_ms.update(measured.beats_ms)

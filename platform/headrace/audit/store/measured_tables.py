@@ -1,6 +1,6 @@
-"""The audit store's tables of what was measured, tested and kept: clocks, missing reports, verifications,
-doubles, drills, how long findings took to be named, verdicts on settled hours. `audit.store.tables` has all
-others.
+"""The audit store's tables of what was measured, tested and kept: clocks, logs of the audit topics, missing
+reports, verifications, doubles, drills, how long findings took to be named, verdicts on settled hours.
+`audit.store.tables` has all others.
 """
 
 from __future__ import annotations
@@ -44,6 +44,39 @@ heard = Table(
     _key("partition", Integer),
     _key("tier", String),
     _number("at_ms"),
+)
+
+# The record of each audit topic's log that was folded last, by which log that was; and the datacenters whose
+# auditors and publishers speak in it (`audit.store.fold_logs`).
+read_logs = Table(
+    "read_logs",
+    metadata,
+    _key("topic", String),
+    _key("partition", Integer),
+    _text("topic_id"),
+    _number("last_offset"),
+    _text("last_digest"),
+)
+speakers = Table(
+    "speakers",
+    metadata,
+    _key("topic", String),
+    _key("partition", Integer),
+    _key("datacenter", String),
+)
+
+# Logs of audit topics that were deleted with records that nobody has read, said from `from_ms` to `until_ms`.
+lost_logs = Table(
+    "lost_logs",
+    metadata,
+    _key("topic", String),
+    _key("partition", Integer),
+    _key("topic_id", String),
+    _key("datacenter", String),
+    _number("from_ms"),
+    _number("until_ms"),
+    _number("last_offset"),
+    _text("last_digest"),
 )
 
 # Reports that arrived by their publisher's word, and were not read (`audit.store.fold_missing`): between a

@@ -21,12 +21,15 @@ from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 from headrace.audit.store import kept, measured_tables, tables
 from headrace.audit.store.clocks import KNOWN_MAX, ClockWatch
 from headrace.audit.store.fold import fold_records
+from headrace.audit.store.fold_logs import LogFolder, last_read, lost_marks
 from headrace.audit.store.fold_recount import forget_later_beats
 from headrace.audit.store.fold_set_aside import add_set_aside, read_set_aside
 from headrace.audit.store.inserting import insert_new, upsert
 from headrace.audit.store.later_columns import add_later_columns
+from headrace.audit.topic.logs_read import NO_LOGS, LastRead, Log, LogsRead, Mark
 from headrace.audit.topic.records import ReceivedRecord
 from headrace.audit.topic.set_aside import SetAside
+from headrace.process.clock import now_ms
 
 BUSY_TIMEOUT_MS: Final = 30_000
 READ_BUSY_TIMEOUT_MS: Final = 5_000  # a writer of the store never holds up readers for long
@@ -124,6 +127,7 @@ class AuditStore:
         try:
             self._open()
             self._clocks = ClockWatch() if must_exist else ClockWatch(self._clocks_off(), self._heard())
+            self._logs = LogFolder() if must_exist else self._known_logs()
         except StoreError:
             self._engine.dispose()
             raise
@@ -153,6 +157,13 @@ class AuditStore:
             rows = connection.execute(select(tables.folded))
             return {(row.topic, row.partition): row.address for row in rows}
 
+    def logs_read(self) -> tuple[dict[Log, LastRead], list[Mark]]:
+        """Returns of which log each position is, by the last record before it; and such records of logs that
+        are lost.
+        """
+        with self.reading() as connection:
+            return last_read(connection), lost_marks(connection)
+
     def producers(self) -> set[tuple[str, int]]:
         """Returns (datacenter, producer id) of every producer that has reported."""
         ids = tables.producer_ids
@@ -165,15 +176,22 @@ class AuditStore:
         records: Iterable[ReceivedRecord],
         positions: Mapping[tuple[str, int], int] | None = None,
         set_aside: Iterable[SetAside] = (),
+        logs: LogsRead = NO_LOGS,
+        *,
+        seen_ms: int | None = None,
     ) -> None:
         """Folds records and stores `positions`, from which to read on, in one transaction.
 
-        `set_aside`: what the reader did not believe of the records before these positions.
+        `set_aside`: what the reader did not believe of the records before these positions. `logs`: of which
+        logs the positions are. `seen_ms`: when they were read; default: now.
         """
+        for log in self._logs.made_again(logs):
+            self._clocks.forget(log)
         measured = self._clocks.measure(records)
         clocks = [each._asdict() for each in measured.found]
         with self.writing() as connection:
             kept.take_turn(connection)
+            self._logs.fold(connection, logs, measured.records, now_ms() if seen_ms is None else seen_ms)
             begin = 0
             for end in (*measured.set_back, len(measured.records)):
                 fold_records(connection, measured.records[begin:end])
@@ -196,6 +214,7 @@ class AuditStore:
             for each in set_aside:
                 add_set_aside(connection, each)
         self._clocks.remember(measured)
+        self._logs.remember(logs)
 
     def refuses(self, received: ReceivedRecord) -> str:
         """Returns why the store cannot hold this record; "" if it can. Changes nothing.
@@ -226,6 +245,10 @@ class AuditStore:
         with self.reading() as connection:
             rows = connection.execute(select(measured_tables.heard))
             return {((row.topic, row.partition), row.tier): row.at_ms for row in rows}
+
+    def _known_logs(self) -> LogFolder:
+        with self.reading() as connection:
+            return LogFolder(connection)
 
     def set_aside(self) -> list[SetAside]:
         """Returns what was set aside of the audit topics, by (topic, partition)."""

@@ -187,6 +187,8 @@ def _forget_publishers(connection: Connection, before_ms: int) -> None:
     connection.execute(delete(table).where(table.c.last_ms < before_ms, tally_count.scalar_subquery() == 0))
     missing = measured_tables.missing_reports
     connection.execute(delete(missing).where(missing.c.until_ms < before_ms))
+    lost = measured_tables.lost_logs
+    connection.execute(delete(lost).where(lost.c.until_ms < before_ms))
     known = select(table.c.publisher).where(table.c.datacenter == ids.c.datacenter)
     connection.execute(delete(ids).where(ids.c.publisher.not_in(known)))
     counting = tables.counting_publishers

@@ -11,15 +11,17 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from headrace.audit.batches.raw_reader import RawReader
 from headrace.audit.topic.decoding import SCHEMA_FILES, AuditDecoder, NotAnAuditRecordError
 from headrace.audit.topic.keeping import keep_records
+from headrace.audit.topic.logs_read import NO_LOGS, LastRead, Log, LogsRead, LogWatch, Mark, named_id
 from headrace.audit.topic.records import ProducerReport, ReceivedRecord
 from headrace.audit.topic.set_aside import SetAside, added, note
 from headrace.audit.topic.validity import ImpossibleRecordError, check
 from headrace.client import Admin, Consumer
-from headrace.client.admin import EARLIEST, LATEST
+from headrace.client.admin import LATEST
 from headrace.client.errors import CorruptRecordsError, OffsetOutOfRangeError
 from headrace.client.unpacking import ConsumerRecord
 from headrace.events.schemas import read_schema
@@ -27,6 +29,7 @@ from headrace.process.clock import now_ms
 from headrace.registry.client import SchemaRegistryClient
 from headrace.registry.errors import RegistryError
 from headrace.registry.serializers import record_name_subject
+from headrace.wire.primitives import NO_UUID
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +45,7 @@ class Polled(NamedTuple):
     records: list[ReceivedRecord]
     positions: dict[tuple[str, int], int]
     set_aside: tuple[SetAside, ...] = ()
+    logs: LogsRead = NO_LOGS
 
 
 class ReportedProducers:
@@ -90,6 +94,7 @@ class AuditReader:
         self._warn_after_s = 0.0
         self._topics = tuple(topics)
         self._start_at = dict(start_at or {})
+        self._watch = LogWatch()
         self._admin = Admin(bootstrap, client_id=client_id)
         self._registry = SchemaRegistryClient(registry_url)
         self._decoder = AuditDecoder(self._registry)
@@ -97,6 +102,10 @@ class AuditReader:
         self._raw = RawReader(bootstrap, client_id)
         self._undecoded: list[ConsumerRecord] = []
         self._has_schemas = False
+
+    def know(self, last: Mapping[Log, LastRead], marks: Iterable[Mark]) -> None:
+        """Tells of which logs the positions in `start_at` are. Of another one all is read, from its start."""
+        self._watch = LogWatch(last, marks)
 
     @property
     def unreadable_count(self) -> int:
@@ -150,7 +159,7 @@ class AuditReader:
                 if address is None:
                     self._consumer.seek_to_beginning(topic, partition)
                 else:
-                    self._consumer.seek(topic, partition, address)
+                    self._consumer.seek(topic, partition, address, topic_id=self._known_id(topic, partition))
         return self._consumer.assignment
 
     def keep_records(self, keep_ms: int) -> bool:
@@ -200,8 +209,23 @@ class AuditReader:
         for record in self._undecoded:
             key = (record.topic, record.partition)
             positions[key] = self._consumer.position(*key)
+        logs = self._noted()
         self._undecoded = []
-        return Polled(decoded, positions, self._warned(aside))
+        return Polled(decoded, positions, self._warned(aside), logs)
+
+    def _noted(self) -> LogsRead:
+        """Returns which logs the records are of that were read now."""
+        read: dict[Log, list[tuple[int, bytes]]] = {}
+        for record in self._undecoded:
+            read.setdefault((record.topic, record.partition), []).append((record.offset, record.value or b""))
+        again: list[Mark] = []
+        for log, records in read.items():
+            again += self._watch.note(log, named_id(self._consumer.topic_id(*log)), records)
+        return LogsRead({log: self._watch.last[log] for log in read}, tuple(again))
+
+    def _known_id(self, topic: str, partition: int) -> UUID:
+        last = self._watch.last.get((topic, partition))
+        return UUID(last.topic_id) if last is not None and last.topic_id else NO_UUID
 
     def _warned(self, aside: dict[tuple[str, int], SetAside]) -> tuple[SetAside, ...]:
         """Adds to all that was set aside so far; warns, but not about each record."""
@@ -229,10 +253,8 @@ class AuditReader:
         return Polled([], {key: following}, self._warned(aside))
 
     def _restart_at_beginning(self, error: OffsetOutOfRangeError) -> None:
-        start = self._admin.list_offsets(error.topic, EARLIEST, partitions=[error.partition])
-        address = start[error.partition].offset
-        logger.warning("%s; continuing at %d, where the log begins now", error, address)
-        self._consumer.seek(error.topic, error.partition, address)
+        logger.warning("%s; continuing where the log begins now", error)
+        self._consumer.seek_to_beginning(error.topic, error.partition)
 
     def _decode(self, record: ConsumerRecord) -> tuple[ReceivedRecord | None, str]:
         """Returns the record, or None and the problem for one that is not to be believed."""

@@ -49,6 +49,7 @@ def _silent_publishers(evidence: Evidence, policy: Policy, now_ms: int) -> Itera
     if not evidence.is_counted_from_log:
         yield from _vanished_publishers(evidence, policy, now_ms)
         yield from _missing_reports(evidence)
+        yield from _lost_logs(evidence, policy)
 
 
 def _unsequenced(handover: Handover, evidence: Evidence, policy: Policy, now_ms: int) -> Finding:
@@ -122,6 +123,26 @@ def _missing_reports(evidence: Evidence) -> Iterator[Finding]:
             f"of {evidence.topic}, {phrases.hour(evidence.hour_ms)}, it counted",
             service=missing.service,
             server=missing.server,
+        )
+
+
+def _lost_logs(evidence: Evidence, policy: Policy) -> Iterator[Finding]:
+    """Yields logs of audit topics that were deleted and made again: publishers that nobody has heard of may
+    have reported there, on events that the topic's log has lost, too. As with reports that are missing, on
+    the hours of that time, and on those on which others reported then.
+    """
+    for lost in evidence.lost_logs:
+        first_ms, last_ms = lost.from_ms - policy.report_grace_ms, lost.until_ms + policy.report_grace_ms
+        is_of_hour = first_ms < evidence.end_ms and evidence.hour_ms <= lost.until_ms
+        if not is_of_hour and not any(first_ms <= each.reported_ms <= last_ms for each in evidence.handovers):
+            continue
+        yield Finding(
+            Status.UNKNOWN,
+            PRODUCER_HOP,
+            f"{lost.topic}-{lost.partition}, in which {evidence.datacenter}'s publishers report, was deleted "
+            f"and made again: what they said from {phrases.instant(lost.from_ms)} to "
+            f"{phrases.instant(lost.until_ms)} is lost, so it is not known how many more events of "
+            f"{evidence.topic}, {phrases.hour(evidence.hour_ms)}, they accepted",
         )
 
 
