@@ -143,6 +143,9 @@ class Reader:
     def discover(self) -> None:
         return
 
+    def know(self, _last: object, _marks: object) -> None:
+        return
+
     def keep_records(self, _keep_ms: int) -> bool:
         return True
 
