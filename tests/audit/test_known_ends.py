@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import time
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
+
+import pytest
 
 from fix_audit_world import DC, TOPIC, received
 from fix_client import StartCluster
@@ -116,3 +118,49 @@ def test_an_auditor_that_starts_while_a_log_has_no_leader_knows_how_far_it_was_c
     assert resumed(0) == ([1], 1), "what the last minutes name needs no second look"
     assert resumed(0, 1) == ([1, 1], 2)
     assert resumed(0, 1, 2) == ([1, 1, 0], LOOK_BACKS_MAX), "of one that was never counted, a day"
+
+
+def counted_to(beat_ms: int, address: int, parts: int = 1, part: int = 0) -> HeartbeatRecord:
+    place = PartitionPosition(DC, TOPIC, 0, 0, address, address, "")
+    return HeartbeatRecord(DATACENTER_TIER, beat_ms, part, parts, (place,))
+
+
+@pytest.mark.parametrize("ahead", [120, 1], ids=["by two hours", "by a minute"])
+def test_an_auditor_whose_clock_was_set_back_goes_on_where_it_was(ahead: int) -> None:
+    """Its earlier heartbeats have higher beats. It counted everything again that it had counted since."""
+    start_ms = now_ms()
+
+    def at(minutes: float, record: Any, log: tuple[str, int] = LOG) -> ReceivedRecord:
+        return received(record, time_ms=start_ms + int(minutes * MINUTE_MS))._replace(log=log)
+
+    def beats(minutes: float, address: int) -> list[ReceivedRecord]:
+        """A heartbeat has a copy in each log."""
+        record = counted_to(start_ms + int(minutes * MINUTE_MS), address)
+        return [at(minutes, record), at(minutes, record, ("_audit", 1))]
+
+    tally = RangeTally(DATACENTER_TIER, DC, TOPIC, 0, 0, 500, 600, 600_000, ())
+    records = [
+        *beats(ahead - 1, 100),
+        *beats(ahead, 200),
+        *beats(-3, 300),
+        *beats(-2, 400),
+        *beats(-1, 500),
+        at(-0.5, tally),
+    ]
+    for some, published_to in ((records, 600), (records[:-1], 0)):
+        marks = resume(AuditTopic(some), DC, lambda _: None, lambda: False, {(TOPIC, 0)})  # type: ignore[arg-type]
+        assert [each.counted_to for each in marks.of((TOPIC, 0))] == [100, 200, 300, 400, 500]
+        assert marks.published_to.get((TOPIC, 0), (0, ""))[0] == published_to
+
+
+def test_a_tally_that_was_said_when_the_clock_had_just_been_set_back_is_vouched_for_by_none() -> None:
+    start_ms = now_ms()
+    ahead_ms = start_ms + 60 * MINUTE_MS
+    tally = RangeTally(DATACENTER_TIER, DC, TOPIC, 0, 0, 200, 300, 600_000, ())
+    records = [
+        received(counted_to(ahead_ms, 200), time_ms=ahead_ms)._replace(log=LOG),
+        received(tally, time_ms=start_ms - 9)._replace(log=LOG),
+    ]
+    marks = resume(AuditTopic(records), DC, lambda _: None, lambda: False, {(TOPIC, 0)})  # type: ignore[arg-type]
+    assert marks.counted_to((TOPIC, 0)) == 200
+    assert marks.published_to == {(TOPIC, 0): (300, "")}

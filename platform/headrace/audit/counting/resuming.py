@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from headrace.audit.counting.partition_counter import PartitionCounter
 from headrace.audit.counting.standing import CountedTally, Key, Marks, Standings, marks_of
+from headrace.audit.counting.turns import Turns
 from headrace.audit.topic.reader import AuditReader
 from headrace.audit.topic.records import GapRecord, HeartbeatRecord, RangeTally, ReceivedRecord
 from headrace.audit.topic.recounts import RecountRecord, is_asked_for
@@ -23,6 +24,12 @@ LOOK_BACK_MS_FIRST: Final = 10 * 60_000
 LOOK_BACK_FACTOR: Final = 12
 LOOK_BACKS_MAX: Final = 3  # 10 minutes, 2 hours, a day; then from the beginning
 READ_BACK_POLL_S: Final = 1.0
+
+
+class _Found(NamedTuple):
+    heartbeats: list[HeartbeatRecord]
+    tallies: list[CountedTally]
+    turns: Turns
 
 
 def resume(
@@ -44,7 +51,8 @@ def resume(
         timestamp_ms = start_ms - look_back_ms if attempt < LOOK_BACKS_MAX else 0
         reader.seek_to_timestamp(timestamp_ms)
         only = missing if marks else None  # the others are known: a day of all of them takes much memory
-        marks.take(marks_of(*_read_back(reader, datacenter, learn, is_stopping, only)), only)
+        found = _read_back(reader, datacenter, learn, is_stopping, only)
+        marks.take(marks_of(found.heartbeats, found.tallies, found.turns.of_beats), only)
         missing = {key for key in missing if not marks.of(key)}
         if marks and (not missing or attempt >= LOOK_BACKS_MAX - 1):
             logger.info("resuming where the last heartbeat ended")
@@ -60,44 +68,39 @@ def _read_back(
     learn: Callable[[ReceivedRecord], None],
     is_stopping: Callable[[], bool],
     only: Collection[Key] | None,
-) -> tuple[list[HeartbeatRecord], list[CountedTally]]:
-    """Reads the audit topic from its position to its end; returns this auditor's heartbeats and tallies.
+) -> _Found:
+    """Reads the audit topic from its position to its end; returns what this auditor said there.
 
     `only`: the partitions that are looked for; None: all.
     """
     ends = {key: end for key, end in reader.ends().items() if end}
-    heartbeats: list[HeartbeatRecord] = []
-    tallies: list[CountedTally] = []
+    found = _Found([], [], Turns())
     while ends and not is_stopping():
         polled = reader.poll(READ_BACK_POLL_S)
         for received in polled.records:
             if received.datacenter == datacenter:
-                _keep(received, heartbeats, tallies, only)
+                _keep(received, found, only)
             learn(received)
         if not polled.positions:
             break
         ends = {key: end for key, end in ends.items() if polled.positions.get(key, 0) < end}
-    return heartbeats, tallies
+    return found
 
 
-def _keep(
-    received: ReceivedRecord,
-    heartbeats: list[HeartbeatRecord],
-    tallies: list[CountedTally],
-    only: Collection[Key] | None,
-) -> None:
+def _keep(received: ReceivedRecord, found: _Found, only: Collection[Key] | None) -> None:
     record = received.record
     if isinstance(record, HeartbeatRecord):
+        found.turns.note_beat(received.log, record)
         if only is not None:
             wanted = (each for each in record.positions if (each.topic, each.log_partition) in only)
             record = replace(record, positions=tuple(wanted))
-        heartbeats.append(record)
+        found.heartbeats.append(record)
     elif isinstance(record, RangeTally):
         key = (record.topic, record.log_partition)
+        turn = found.turns.turn(received.log, received.time_ms)
         if only is None or key in only:
-            tallies.append(
-                CountedTally(received.time_ms, key, record.to_address, record.topic_id, record.from_address)
-            )
+            addresses = (record.to_address, record.topic_id, record.from_address)
+            found.tallies.append(CountedTally(received.time_ms, key, *addresses, turn))
 
 
 def log_starts(admin: Admin, topics: Iterable[str]) -> dict[str, dict[int, int]]:

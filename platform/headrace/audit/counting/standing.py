@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -52,6 +52,7 @@ class CountedTally(NamedTuple):
     """A tally in the audit topic: when it was said, of which partition, and up to which address it counts.
 
     `source_topic_id`: as in `Mark`. `from_address`: where it begins; None: not below the newest mark.
+    `turn`: of the clock that said when (`audit.counting.turns`).
     """
 
     said_ms: int
@@ -59,6 +60,7 @@ class CountedTally(NamedTuple):
     to_address: int
     source_topic_id: str = ""
     from_address: int | None = None
+    turn: int = 0
 
 
 class Standing(NamedTuple):
@@ -228,21 +230,27 @@ def _is_other_copy(partition: CountedPartition, mark: Mark) -> bool:
     return DATACENTER_TIER not in partition.tiers and source_id == mark.source_topic_id != ""
 
 
-def marks_of(heartbeats: Iterable[HeartbeatRecord], tallies: Iterable[CountedTally] = ()) -> Marks:
+def marks_of(
+    heartbeats: Iterable[HeartbeatRecord],
+    tallies: Iterable[CountedTally] = (),
+    turns: Mapping[tuple[str, int], int] | None = None,
+) -> Marks:
     """Returns the marks of complete heartbeats. A lower address than before means that the log went back.
 
     `tallies`: those of the same auditors. Behind the last heartbeat that names their partition they show
-    what none could note.
+    what none could note. `turns`: (tier, beat) → the turn of the clock that gave it; default: the first.
     """
-    by_beat: dict[tuple[str, int], dict[int, HeartbeatRecord]] = {}
+    turns = turns or {}
+    by_beat: dict[tuple[int, int, str], dict[int, HeartbeatRecord]] = {}
     for record in heartbeats:
-        by_beat.setdefault((record.tier, record.beat), {})[record.part] = record
-    said = deque(sorted(tallies, key=lambda tally: tally.said_ms))
+        order = (turns.get((record.tier, record.beat), 0), record.beat, record.tier)
+        by_beat.setdefault(order, {})[record.part] = record
+    said = deque(sorted(tallies, key=lambda tally: (tally.turn, tally.said_ms)))
     unnoted: defaultdict[Key, list[CountedTally]] = defaultdict(list)
     marks = Marks()
-    for (_, beat), parts in sorted(by_beat.items(), key=lambda entry: entry[0][1]):
+    for (turn, beat, _), parts in sorted(by_beat.items(), key=lambda entry: entry[0][:2]):
         if len(parts) == next(iter(parts.values())).parts:
-            while said and said[0].said_ms <= beat:
+            while said and (said[0].turn, said[0].said_ms) <= (turn, beat):
                 # Of what a mark vouches for, it was counted again from there on: another log may have been
                 # there meanwhile, even if the log is now as it was for the mark.
                 tally = said.popleft()
@@ -253,7 +261,8 @@ def marks_of(heartbeats: Iterable[HeartbeatRecord], tallies: Iterable[CountedTal
                 marks.go_back(key, mark.counted_to)
                 marks.note(key, mark)
                 unnoted.pop(key, None)  # a heartbeat may leave a partition out
-    for _, key, to_address, source_id, from_address in [*chain.from_iterable(unnoted.values()), *said]:
+    for tally in [*chain.from_iterable(unnoted.values()), *said]:
+        key, to_address, source_id, from_address = tally[1:5]
         known_to, known_id = marks.published_to.get(key, (0, source_id))
         if known_id != source_id:
             known_to = 0  # the topic was made again
