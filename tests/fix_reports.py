@@ -37,6 +37,7 @@ class FakeProducer:
         self.keys: set[bytes] = set()
         self.sends = 0
         self.broken: Callable[[int], bool] = lambda _: False
+        self.audit_topic_id = UUID(int=1)
 
     def send(self, topic: str, value: bytes, *, key: bytes, timestamp_ms: int) -> FakeSent:
         assert topic == "_audit"
@@ -50,4 +51,4 @@ class FakeProducer:
         return FakeSent(None)
 
     def topic_id(self, topic: str) -> UUID:
-        return UUID(int=1)
+        return self.audit_topic_id

@@ -14,17 +14,22 @@ from typing import Any, Final
 import pytest
 
 from fix_audit_world import (
+    DC,
     HOUR_A,
     NOW_MS,
     TOPIC,
     Batch,
     PartitionBytes,
     everything_reported,
+    received,
 )
+from headrace.audit.evidence_of_reports import LostLog
+from headrace.audit.gathering.publishers import lost_logs, missing_reports
 from headrace.audit.report.report import is_complete, report
 from headrace.audit.store import upkeep
 from headrace.audit.store.store import AuditStore, StoreError
-from headrace.audit.topic.records import ReceivedRecord
+from headrace.audit.topic.logs_read import LastRead, LogsRead, Mark
+from headrace.audit.topic.records import DATACENTER_TIER, HeartbeatRecord, ReceivedRecord
 
 START_WAIT_MAX_S: Final = 120
 ACCOUNT: Final = "postgres"  # PostgreSQL refuses to run as root
@@ -88,6 +93,36 @@ def test_postgresql_reports_what_sqlite_reports(postgresql_url: str) -> None:
     assert report(store, now_ms=NOW_MS) == before
     assert upkeep.forget(store, NOW_MS) == 1
     assert report(store, now_ms=NOW_MS).verdicts == ()
+    store.close()
+
+
+def test_a_store_of_an_earlier_version_gets_what_it_lacks(postgresql_url: str) -> None:
+    store = AuditStore(postgresql_url)
+    with store.writing() as connection:
+        connection.exec_driver_sql("ALTER TABLE missing_reports DROP COLUMN made_ms")
+        connection.exec_driver_sql("DROP TABLE lost_logs")
+    store.close()
+    for _ in range(2):
+        store = AuditStore(postgresql_url)
+        with store.reading() as connection:
+            assert not missing_reports(connection, TOPIC, DC) and not lost_logs(connection, DC)
+            assert connection.exec_driver_sql("SELECT made_ms FROM missing_reports").all() == []
+        store.close()
+
+
+def test_a_log_that_was_lost_is_the_same_in_postgresql(postgresql_url: str) -> None:
+    log, beat_ms = ("_audit", 0), HOUR_A + 60_000
+    store = AuditStore(postgresql_url)
+    beat = received(HeartbeatRecord(DATACENTER_TIER, beat_ms, 0, 1, ()), time_ms=beat_ms)._replace(log=log)
+    later = beat._replace(time_ms=beat_ms + 9)
+    for topic_id, some in (("old", beat), ("new", later)):
+        store.fold([some], {log: 5}, logs=LogsRead({log: LastRead(topic_id, 3, "digest")}), seen_ms=NOW_MS)
+    with store.reading() as connection:
+        assert lost_logs(connection, DC) == (LostLog(*log, beat_ms, beat_ms + 9),)
+    again = LogsRead({log: LastRead("new", 4, "digest")}, (Mark(*log, 3, "digest"),))
+    store.fold([], {log: 6}, logs=again)
+    with store.reading() as connection:
+        assert lost_logs(connection, DC) == ()
     store.close()
 
 

@@ -19,6 +19,7 @@ from headrace.audit.fold_loop import FoldLoop
 from headrace.audit.report.report import report
 from headrace.audit.store.place import MARK, SET_ASIDE_MAX, StorePlace
 from headrace.audit.store.store import AuditStore, StoreError, UnusableStoreError
+from headrace.audit.topic.logs_read import LastRead, LogsRead
 from headrace.audit.topic.reader import Polled
 from headrace.audit.topic.records import ReceivedRecord
 from headrace.client import Admin, Producer
@@ -191,6 +192,37 @@ def test_a_store_that_is_spoiled_while_it_is_used_is_rebuilt(
     assert (MARK in loop.status()["set_aside_store"]) is (kept_bytes > 0)
     store = place.open()
     assert [each.status for each in report(store, now_ms=NOW_MS).verdicts] == [Status.COMPLETE]
+    store.close()
+
+
+def test_the_reader_is_told_of_which_logs_the_positions_are(tmp_path: Path) -> None:
+    """And so does the store: else a topic that is made again is read on from the middle."""
+    place = StorePlace(f"sqlite:///{tmp_path}/audit.db")
+    log, told = ("_audit", 0), []
+    ids = iter(["old", "old", "new"])
+
+    class Telling(Reader):
+        topic_id = ""
+
+        def know(self, last: object, marks: object) -> None:
+            told.append((last, marks))
+
+        def poll(self, timeout_s: float) -> Polled:
+            polled = super().poll(timeout_s)
+            logs = {log: LastRead(self.topic_id, self._at, "digest")} if polled.records else {}
+            return polled._replace(logs=LogsRead(logs))
+
+    def make_reader(positions: dict[tuple[str, int], int]) -> Any:
+        reader = Telling(records()[:2], positions.get(log, 0) if len(told) < 2 else 0, loop.stop)
+        reader.topic_id = next(ids)
+        return reader
+
+    for _ in range(3):
+        loop = FoldLoop(place, make_reader)
+        loop.run()
+    assert told == [({}, []), *[({log: ("old", 2, "digest")}, [])] * 2]
+    store = place.open()
+    assert store.logs_read()[0] == {log: ("new", 2, "digest")}
     store.close()
 
 

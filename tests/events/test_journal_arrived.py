@@ -28,6 +28,7 @@ from headrace.events.reporter import Reporter, ReportError, Standing
 from headrace.events.schemas import read_schema
 from headrace.events.succession import adopt
 from headrace.registry.serializers import AvroSerializer
+from headrace.wire.primitives import NO_UUID
 
 BUCKET_MS = 600_000
 STARTED_MS = HOUR_A
@@ -35,7 +36,7 @@ WHO: dict[str, str | int] = {
     "publisher": "5f6d1c1e-7f52-4b8b-9d0e-0a7e5f6f3b11", "datacenter": "east", "service": "checkout",
     "server": "co1", "bootstrap": "b:9092", "audit_topic": "_audit", "bucket_ms": BUCKET_MS,
 }  # fmt: skip
-CLUSTER = UUID(int=1)
+CLUSTER, OTHER_TOPIC = UUID(int=1), UUID(int=2)
 
 
 class Site:
@@ -46,7 +47,6 @@ class Site:
         self.producer = FakeProducer()
         self.now_ms = STARTED_MS
         self.journal = Journal(folder / "first.journal", WHO, STARTED_MS)
-        self.journal.belongs_to(CLUSTER)
         self.first = self.reporter(self.journal)
 
     def reporter(self, journal: Journal | None) -> Reporter:
@@ -72,11 +72,13 @@ class Site:
     def die(self) -> None:
         journal_module._close(self.journal._file, self.journal._map)
 
-    def succeed(self, *, at_ms: int) -> dict[str, Any]:
+    def succeed(self, *, at_ms: int, audit_topic: UUID = CLUSTER) -> dict[str, Any]:
         """Starts an heir; returns the report of the dead publisher that it sends."""
         self.now_ms = STARTED_MS + at_ms
         heir = self.reporter(None)
-        assert adopt(self.folder, WHO, CLUSTER, lambda dead: heir.report_dead(Standing.of_dead(dead))) == 1
+        assert (
+            adopt(self.folder, WHO, audit_topic, lambda dead: heir.report_dead(Standing.of_dead(dead))) == 1
+        )
         record: dict[str, Any] = self.producer.records[-1]
         assert (record["publisher"], record["state"]) == (WHO["publisher"], "CLOSED")
         return record
@@ -103,6 +105,7 @@ def test_an_heir_names_the_last_report_of_the_dead_that_arrived_and_when_it_was_
 
 def test_it_names_none_if_none_arrived(tmp_path: Path) -> None:
     site = Site(tmp_path)
+    site.journal.belongs_to(CLUSTER)
     site.producer.broken = lambda _: True
     with pytest.raises(ReportError):
         site.report(at_ms=1)
@@ -147,6 +150,19 @@ def test_an_heir_that_is_killed_before_it_removes_the_journal_is_succeeded_too(t
     first = site.succeed(at_ms=5_000)
     (tmp_path / "first.journal").write_bytes(data)
     assert said(site.succeed(at_ms=6_000)) == said(first) == (2, 1, STARTED_MS + 1_000)
+
+
+def test_the_heir_of_one_that_reported_to_a_topic_that_was_made_again_reports_there(tmp_path: Path) -> None:
+    """The journal named the deleted topic: the heir took the publisher for one of another cluster."""
+    site = Site(tmp_path)
+    site.report(at_ms=1_000)
+    site.producer.audit_topic_id = OTHER_TOPIC
+    site.report(at_ms=2_000)
+    site.producer.audit_topic_id = NO_UUID  # it is not known for a moment
+    site.report(at_ms=3_000)
+    site.die()
+    assert replay(site.journal.path, site.journal.path.read_bytes()).audit_topic_id == OTHER_TOPIC
+    assert said(site.succeed(at_ms=4_000, audit_topic=OTHER_TOPIC))[:2] == (4, 3)
 
 
 # --- the number in the file ---

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headrace.audit.counting.settings import named_id
+from headrace.audit.topic.logs_read import named_id
 from headrace.audit.topic.publish import AuditPublisher, AuditPublishError
 from headrace.audit.topic.records import ANALYSIS_AUDIT_TOPIC, ANALYSIS_TIER, GapRecord
 from headrace.client.errors import ClientError

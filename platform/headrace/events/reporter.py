@@ -22,6 +22,7 @@ from headrace.events.spool import Spool
 from headrace.process.clock import now_ms
 from headrace.registry.serializers import AvroSerializer
 from headrace.wire.content import to_bytes
+from headrace.wire.primitives import NO_UUID
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +124,7 @@ class Reporter:
         self._reporting = threading.Lock()
         self._report_number = standing.report_number
         self._arrived = standing.arrived
+        self._topic_id = NO_UUID  # of the audit topic in which the last report arrived
         self._reported_until_ms = self._started_ms
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name=f"{origin.service}-reports", daemon=True)
@@ -237,8 +239,12 @@ class Reporter:
                 f"report {self._report_number} to {self._topic} did not arrive: {problem}"
             ) from error
         self._arrived = Arrived(self._report_number, time_ms)
+        topic_id = self._producer.topic_id(self._topic)
         with self._lock:
             self._counts.acknowledge(tallies)
+            if topic_id not in (NO_UUID, self._topic_id):  # the topic may be made again
+                self._journal.belongs_to(topic_id)
+                self._topic_id = topic_id
             self._journal.report_arrived(self._arrived)
             self._journal.compact(self._counts)
 
@@ -248,10 +254,7 @@ class Reporter:
             try:
                 self.report()
                 if not has_started and self._at_start is not None:
-                    topic_id = self._producer.topic_id(self._topic)
-                    with self._lock:
-                        self._journal.belongs_to(topic_id)
-                    self._at_start(topic_id)
+                    self._at_start(self._topic_id)
                 has_started = True
                 if failed:
                     logger.info("%s: reports arrive again", self._origin.service)

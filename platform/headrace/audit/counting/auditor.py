@@ -30,8 +30,9 @@ from headrace.audit.counting.replica_contents import ASK_S, PASSES_EVERY_S, Repl
 from headrace.audit.counting.resuming import count_again, deleted_part, log_starts, resume
 from headrace.audit.counting.salvage import count_past_damage
 from headrace.audit.counting.set_aside_again import SetAsidePlaces
-from headrace.audit.counting.settings import AuditorSettings, counted_partitions, named_id
+from headrace.audit.counting.settings import AuditorSettings, counted_partitions
 from headrace.audit.counting.standing import Standings, TopicMadeAgainError
+from headrace.audit.topic.logs_read import named_id
 from headrace.audit.topic.publish import AuditPublisher, AuditPublishError, UnpublishableRecordError
 from headrace.audit.topic.reader import AuditReader, ReportedProducers
 from headrace.audit.topic.records import DATACENTER_TIER, AuditRecord, ReceivedRecord

@@ -6,15 +6,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
-from uuid import UUID
 
 from headrace.audit.batches.tally import BUCKET_DEFAULT_MS
 from headrace.audit.counting.partition_counter import CountedPartition, SourcePartition, counted_partition
+from headrace.audit.topic.logs_read import named_id
 from headrace.audit.topic.records import AUDIT_TOPIC
 from headrace.client.cluster import TopicInfo
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.mirrors import MirrorMap
-from headrace.wire.primitives import NO_UUID
 
 EVERY_DEFAULT_S: Final = 5.0
 NOT_AUDITED: Final = re.compile(r"_.*")  # the audit's own topics, Kafka's internal ones
@@ -64,11 +63,6 @@ def sources_of(mirrors: MirrorMap, topics: Iterable[str]) -> dict[str, list[Sour
                 SourcePartition(*source, named_id(ids.get(number))) for number, source in enumerate(sources)
             ]
     return found
-
-
-def named_id(topic_id: UUID | None) -> str:
-    """Returns a topic's id as audit records name it: "" if there is none, as with older Kafka brokers."""
-    return "" if topic_id is None or topic_id == NO_UUID else str(topic_id)
 
 
 def audit_source(mirrors: MirrorMap | None) -> Callable[[str, int], str | None]:

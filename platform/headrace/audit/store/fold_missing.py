@@ -2,8 +2,8 @@
 
 A missing number alone says nothing, because a report that failed has one, too. So each report names the last
 one that arrived. The reports of one publisher share a partition, and are folded in their order. The heir of a
-publisher that was killed names the last one that is in the dead one's journal, and may do so days later: so a
-report says, too, when the one that it names was made.
+publisher that was killed names the last one that its journal tells, and may do so days later: so a report
+says, too, when the one that it names was made.
 """
 
 from __future__ import annotations

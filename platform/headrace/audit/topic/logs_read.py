@@ -1,7 +1,7 @@
 """Which log was read last under the name of an audit topic: a topic that was deleted and made again is
 noticed, and so is a copy that has the same records again. Pure.
 
-A log is told by its topic's id. A mirror's copy that is deleted and made again gets another id, and the same
+A log is known by its topic's id. A mirror's copy that is deleted and made again gets another id, and the same
 records at the same offsets: the record that was read last tells whether it is such a copy.
 """
 
@@ -90,9 +90,9 @@ class LogWatch:
         self._marks.setdefault((mark.topic, mark.partition), set()).add(mark)
 
 
-def named_id(topic_id: UUID) -> str:
-    """Returns the id of a topic as the store has it."""
-    return NOT_KNOWN if topic_id == NO_UUID else str(topic_id)
+def named_id(topic_id: UUID | None) -> str:
+    """Returns a topic's id as audit records name it: `NOT_KNOWN` with older Kafka brokers."""
+    return NOT_KNOWN if topic_id is None or topic_id == NO_UUID else str(topic_id)
 
 
 def is_other(topic_id: str, present_id: str) -> bool:
