@@ -66,7 +66,7 @@ class LogWatch:
         before = self.last.get(log)
         if before is not None and is_other(before.topic_id, topic_id):
             logger.error(
-                "%s-%d: its topic was deleted and made again (its id was %s, and is %s). It is folded from "
+                "%s-%d: its topic was deleted and made again (its id was %s, and is %s). It is read from "
                 "its start; reports that the deleted one still had are lost, unless the present one has them",
                 *(*log, before.topic_id, topic_id),
             )
