@@ -19,6 +19,7 @@ from headrace.balancer.control import Control
 from headrace.balancer.withdrawn import WithdrawnBrokers
 from headrace.broker.broker import Broker
 from headrace.broker.disk_guard import DiskGuard
+from headrace.broker.expiry_clock import ExpiryClock
 from headrace.broker.network.server import Server
 from headrace.mirror.copying import PartitionCopy
 from headrace.mirror.service import MirrorService
@@ -63,6 +64,7 @@ FIGURES: Final = (
             "offline": "partitions whose log is offline: `count`, and the first ones with `problem`",
             "connections": "the fields of the next table",
             "disk": "the disk of the data directory, with the fields of the table after it",
+            "clock": "the clock of its host beside ZooKeeper's, with the fields of the last table",
         },
     ),
     Figures(
@@ -94,6 +96,14 @@ FIGURES: Final = (
             "size_bytes": "its disk's size; null if it is not known",
             "reserve_bytes": "`headrace.disk.free.min.bytes`: with less free it refuses appends; 0: never",
             "refuses_appends": "whether it refuses appends now",
+        },
+    ),
+    Figures(
+        "Broker: the clock",
+        _fields(ExpiryClock.status),
+        {
+            "ahead_ms": "how far it is ahead of ZooKeeper's, negative if it is behind; null until that is known",
+            "is_apart": "whether that is a problem: more than a minute",
         },
     ),
     Figures(

@@ -61,6 +61,11 @@ def test_clocks_that_differ_are_named_once(caplog: pytest.LogCaptureFixture) -> 
     assert caplog.messages[1:] == ["the clock of this host agrees with ZooKeeper's again"]
     host.clock.heard(NOW_MS + 3_600_000)
     assert "3600 s behind ZooKeeper's" in caplog.messages[-1]
+    assert host.clock.status() == {"ahead_ms": -3_600_000, "is_apart": True}
+
+
+def test_what_zookeeper_has_not_told_is_not_known() -> None:
+    assert Host().clock.status() == {"ahead_ms": None, "is_apart": False}
 
 
 def test_a_real_zookeeper_tells_its_time(zookeeper: ZooKeeperRoom, tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ def broker_status(name: str = EVIL) -> dict[str, Any]:
             "reserve_bytes": 1 << 30,
             "refuses_appends": True,
         },
+        "clock": {"ahead_ms": -90_500, "is_apart": True},
     }
 
 

@@ -176,6 +176,7 @@ class Broker:
             "offline": self._state.offline_report(),
             "connections": self._server.status(),
             "disk": self._disk.status(),
+            "clock": self._state.expiry_clock.status(),
         }
 
     def _bind_front(self, producer_ids: ProducerIds) -> Listener | None:
@@ -196,8 +197,7 @@ class Broker:
         return DiskGuard(self._options.data_dir, reserve_bytes, self._files, self._state.refuse_appends)
 
     def _join(self) -> Membership:
-        announce = self._offline_news.begin
-        return Membership(self._options.data_dir, self._session, self._controller, announce)
+        return Membership(self._options.data_dir, self._session, self._controller, self._offline_news.begin)
 
     def _replicate(self) -> Replication:
         made = Replication(self._state, self._directory, self._files, self._own_work, self._topics)

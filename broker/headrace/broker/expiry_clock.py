@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from headrace.process.clock import elapsed_s, now_ms
 
@@ -39,6 +39,18 @@ class ExpiryClock:
         """Returns the earlier of the two times; this broker's own until ZooKeeper has told its."""
         own_ms = self._wall_ms()
         return own_ms if self._began_ms is None else min(own_ms, self._began_ms + self._elapsed_ms())
+
+    @property
+    def ahead_ms(self) -> int | None:
+        """How far this broker's clock is ahead of ZooKeeper's; `None` until that is known."""
+        began_ms = self._began_ms
+        return None if began_ms is None else self._wall_ms() - began_ms - self._elapsed_ms()
+
+    def status(self) -> dict[str, Any]:
+        """Returns figures for the status page."""
+        ahead_ms = self.ahead_ms
+        is_apart = ahead_ms is not None and abs(ahead_ms) > APART_MAX_MS
+        return {"ahead_ms": ahead_ms, "is_apart": is_apart}
 
     def heard(self, zookeeper_ms: int) -> None:
         """Takes what ZooKeeper's clock showed when it did a write that was answered just now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from headrace.process.metrics import Metric, Sample, metric
+from headrace.process.metrics import Metric, Sample, metric, seconds
 
 _CONNECTIONS: Final = (
     ("connections", "Connections that are open", "open"),
@@ -46,6 +46,8 @@ def metrics(status: Mapping[str, Any]) -> Iterator[Metric]:
         f"{name}_disk_reserve_bytes", "Free space below which it refuses appends", disk["reserve_bytes"]
     )
     yield metric(f"{name}_disk_refuses_appends", "Whether it refuses appends", disk["refuses_appends"])
+    ahead_s = seconds(status["clock"]["ahead_ms"])
+    yield metric(f"{name}_clock_ahead_seconds", "How far its clock is ahead of ZooKeeper's", ahead_s)
 
 
 def _by(name: str, what: str, label: str, counts: Mapping[str, int]) -> Metric:

@@ -22,6 +22,13 @@ def page(status: Mapping[str, Any]) -> Page:
         problems.append(
             f"{counted(offline['count'], 'partition is', 'partitions are')} offline: the log cannot be used."
         )
+    if status["clock"]["is_apart"]:
+        ahead_s = round(status["clock"]["ahead_ms"] / 1000)
+        problems.append(
+            f"The clock of its host is {abs(ahead_s)} s {'ahead of' if ahead_s > 0 else 'behind'} "
+            "ZooKeeper's. "
+            "Events expire by the one that is behind. Set the clock that is wrong."
+        )
     return Page(
         title=f"Broker {status['broker']} of {status['datacenter']}",
         state=_state(status, problems),
