@@ -102,7 +102,7 @@ FIGURES: Final = (
         "Broker: the clock",
         _fields(ExpiryClock.status),
         {
-            "ahead_ms": "how far it is ahead of ZooKeeper's, negative if it is behind; null until that is known",
+            "ahead_ms": "how far it is ahead of ZooKeeper's; negative: behind; null until that is known",
             "is_apart": "whether that is a problem: more than a minute",
         },
     ),
