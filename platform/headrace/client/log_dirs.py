@@ -25,7 +25,8 @@ class StoredReplica(NamedTuple):
 class LogDirectory(NamedTuple):
     """A directory of a broker's logs, and what is stored there by (topic, partition). `error` is not NONE if
     it is offline; `problem` says why, if the broker is one of ours. Sizes are -1 where the broker does not
-    say.
+    say. `file_system`: equal for directories that share their room, "" if that is not known; `reserve_bytes`:
+    with less room free the broker refuses appends.
     """
 
     path: str
@@ -34,6 +35,8 @@ class LogDirectory(NamedTuple):
     replicas: Mapping[tuple[str, int], StoredReplica]
     total_bytes: int
     usable_bytes: int
+    file_system: str = ""
+    reserve_bytes: int = UNKNOWN
 
 
 def log_dirs_call(partitions: Mapping[str, Iterable[int]] | None, *, is_optional: bool = False) -> Call:
@@ -64,8 +67,10 @@ def read_log_dirs(body: Any) -> list[LogDirectory]:
                 for part in topic.partitions
                 if not part.is_future_key
             },
-            getattr(each, "total_bytes", -1),
-            getattr(each, "usable_bytes", -1),
+            getattr(each, "total_bytes", UNKNOWN),
+            getattr(each, "usable_bytes", UNKNOWN),
+            getattr(each, "file_system", ""),
+            getattr(each, "reserve_bytes", UNKNOWN),
         )
         for each in body.results
     ]

@@ -7,7 +7,7 @@ where both lists agree is it known which replicas a partition is to have.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from headrace.client.asking import (
@@ -23,9 +23,10 @@ from headrace.client.asking import (
 from headrace.client.calls import Call, Schema, control_call, metadata_call, milliseconds
 from headrace.client.cluster import BrokerAddress, Cluster, PartitionInfo, TopicPartition, from_metadata
 from headrace.client.errors import NetworkError
-from headrace.client.log_dirs import StoredReplica, log_dirs_call, read_log_dirs
+from headrace.client.log_dirs import LogDirectory, StoredReplica, log_dirs_call, read_log_dirs
 from headrace.client.network import Network
 from headrace.wire.apis import ApiKey
+from headrace.wire.errors import ErrorCode
 
 DECIDING_MAX: Final = 2  # brokers that are asked for the assignments; the first that answers counts
 SERVER_WAIT_MS: Final = 30_000
@@ -52,11 +53,20 @@ class BrokerStanding:
     epoch: int
 
 
+class DiskRoom(NamedTuple):
+    """The room on a broker's disk. `file_system`: equal for brokers on one disk, "" if that is not known;
+    `reserve_bytes`: -1 if the broker does not say what has to stay free."""
+
+    free_bytes: int
+    reserve_bytes: int
+    file_system: str
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaSurvey:
     """What the brokers told. `stored`: the replicas on disks of brokers that answer. `unsettled`: partitions
     whose assignment changed while it was read. `drained`: brokers that any one calls drained,
-    `drained_for_all` those that all do.
+    `drained_for_all` those that all do. `rooms`: without brokers that do not say it.
     """
 
     brokers: Mapping[int, BrokerStanding]
@@ -67,6 +77,7 @@ class ReplicaSurvey:
     drained: frozenset[int]
     drained_for_all: frozenset[int]
     silent: tuple[SilentBroker, ...]
+    rooms: Mapping[int, DiskRoom] = field(default_factory=dict)
 
     def targets(self, key: TopicPartition) -> tuple[int, ...]:
         """Returns the replicas that a partition is to have once its reassignment has ended."""
@@ -79,7 +90,7 @@ class ReplicaSurvey:
         return tuple(each for each in self.partitions[key].replicas if each not in adding)
 
     def size_bytes(self, key: TopicPartition) -> int:
-        """Returns the size of a partition: its leader's, or else the largest replica's."""
+        """Returns the size of a partition: its leader's, or else the largest replica's; 0 if nobody says."""
         topic, number = key
         part = self.partitions[key]
         led = self.stored.get((part.leader, topic, number))
@@ -87,6 +98,13 @@ class ReplicaSurvey:
             return led.size_bytes
         held = (self.stored.get((each, topic, number)) for each in part.replicas)
         return max((each.size_bytes for each in held if each is not None), default=0)
+
+    def is_size_known(self, key: TopicPartition) -> bool:
+        """Whether a broker with a replica says its size, or its leader answers: a log that is not there yet
+        is empty."""
+        part = self.partitions[key]
+        has_answer = part.leader not in {each.broker_id for each in self.silent}
+        return has_answer or any((each, *key) in self.stored for each in part.replicas)
 
 
 def list_reassignments_call(
@@ -148,16 +166,27 @@ def take_replica_survey(
     first, last = read_reassignments(before), read_reassignments(after)
     topics = from_metadata(metadata).topics
     partitions = {(name, n): part for name, info in topics.items() for n, part in info.partitions.items()}
+    folders = _folders(answers, order)
     drained = [frozenset(getattr(each[0], "drained_brokers", ())) for each in _answered(answers, order)]
     return ReplicaSurvey(
         brokers=_standings(answers.bodies[deciding][0]),
         partitions=partitions,
         reassignments=last,
         unsettled=frozenset(key for key in first | last if first.get(key) != last.get(key)),
-        stored=_stored(answers, order),
+        stored={
+            (node_id, *name): replica
+            for node_id, found in folders.items()
+            for folder in found
+            for name, replica in folder.replicas.items()
+        },
         drained=frozenset().union(*drained),
         drained_for_all=frozenset.intersection(*drained) if drained else frozenset(),
         silent=_silent(network, cluster, answers, known, partitions),
+        rooms={
+            node_id: room
+            for node_id, found in folders.items()
+            if (room := room_of_folders(found)) is not None
+        },
     )
 
 
@@ -184,14 +213,19 @@ def _standings(body: Any) -> dict[int, BrokerStanding]:
     }
 
 
-def _stored(answers: Answers, order: Iterable[int]) -> dict[Placed, StoredReplica]:
-    return {
-        (node_id, *name): replica
-        for node_id in order
-        if node_id in answers.bodies
-        for folder in read_log_dirs(answers.bodies[node_id][1])
-        for name, replica in folder.replicas.items()
-    }
+def _folders(answers: Answers, order: Iterable[int]) -> dict[int, list[LogDirectory]]:
+    """Returns the log directories of each broker that answers."""
+    return {each: read_log_dirs(answers.bodies[each][1]) for each in order if each in answers.bodies}
+
+
+def room_of_folders(folders: Iterable[LogDirectory]) -> DiskRoom | None:
+    """Returns a broker's room; of several log directories the least, since the broker chooses among them;
+    None if it does not say what is free in one that is online."""
+    online = [each for each in folders if each.error is ErrorCode.NONE]
+    if not online or any(each.usable_bytes < 0 for each in online):
+        return None
+    least = min(online, key=lambda each: each.usable_bytes - max(0, each.reserve_bytes))
+    return DiskRoom(least.usable_bytes, least.reserve_bytes, least.file_system)
 
 
 def _silent(

@@ -6,12 +6,16 @@ Owns which errors mean "full", and their wording. Writes nothing.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import socket
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
 FULL_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 WARN_SHARE: Final = 0.85
 """From this share of used space on, a disk is worth a warning."""
 
@@ -47,6 +51,20 @@ def space_of(path: Path, statvfs: Callable[[Path], os.statvfs_result] = os.statv
     # What only root may use is neither free nor part of the size: `df` counts so, too.
     used = found.f_blocks - found.f_bfree
     return DiskSpace(path, found.f_bavail * found.f_frsize, (used + found.f_bavail) * found.f_frsize)
+
+
+def file_system_of(path: Path) -> str:
+    """Returns a name of the file system that holds `path`: all processes of one kernel, those in containers
+    included, get the same one, and others another one. Raises `OSError`."""
+    return hashlib.sha256(f"{_kernel()}/{path.stat().st_dev}".encode()).hexdigest()[:16]
+
+
+@cache
+def _kernel() -> str:
+    try:
+        return BOOT_ID_PATH.read_text().strip() or socket.gethostname()
+    except OSError:
+        return socket.gethostname()
 
 
 def is_full(error: BaseException) -> bool:

@@ -21,6 +21,8 @@ from kio.static.primitive import i32, i64
 from headrace.wire.apis import ApiKey
 
 PROBLEM_TAG: Final = 10_000
+FILE_SYSTEM_TAG: Final = 10_001
+RESERVE_BYTES_TAG: Final = 10_002
 PLACEMENT_RACK_TAG: Final = 10_000
 BROKER_EPOCH_TAG: Final = 10_001
 DRAINED_TAG: Final = 10_000
@@ -44,10 +46,14 @@ class LogDirTopic(DescribeLogDirsTopic):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDir(DescribeLogDirsResult):
-    """`problem`: what is wrong with the log directory, and the ways out; Kafka has only an error code."""
+    """`problem`: what is wrong with the log directory, and the ways out; Kafka has only an error code.
+    `file_system`: equal for directories whose room is the same. `reserve_bytes`: with less room free the
+    broker refuses appends."""
 
     topics: tuple[LogDirTopic, ...]
     problem: str = field(metadata={"kafka_type": "string", "tag": PROBLEM_TAG}, default="")
+    file_system: str = field(metadata={"kafka_type": "string", "tag": FILE_SYSTEM_TAG}, default="")
+    reserve_bytes: i64 = field(metadata={"kafka_type": "int64", "tag": RESERVE_BYTES_TAG}, default=UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

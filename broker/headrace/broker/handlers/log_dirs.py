@@ -3,9 +3,10 @@
 A broker has one data directory. Each log that is offline is listed as a directory of its own, with
 KAFKA_STORAGE_ERROR, since it is offline alone. `problem`, a field of ours, says why and what to do.
 `start_address` and `end_address` are ours, too: `offset_lag` counts from the high watermark, as Kafka's, so
-what is not acknowledged yet does not show in it.
+what is not acknowledged yet does not show in it. Two more say what a plan of moves has to know of the room:
+`file_system`, which brokers on one disk have in common, and `reserve_bytes`, which has to stay free.
 
-Source: https://kafka.apache.org/protocol#The_Messages_DescribeLogDirs, KIP-113.
+Source: https://kafka.apache.org/protocol#The_Messages_DescribeLogDirs, KIP-113, KIP-827.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.broker.bodies import Tree
+from headrace.broker.disk_guard import SETTING as RESERVE_SETTING
 from headrace.broker.state import BrokerState, StoredReplica
 from headrace.log.names import SEGMENT_SUFFIX
+from headrace.process.disk import file_system_of
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
 
@@ -41,17 +44,16 @@ def handle(state: BrokerState, request: Request) -> Callable[[], Tree]:
         if is_wanted(*replica.name):
             online.setdefault(replica.name.topic, []).append(_partition(replica))
     offline = [(name, problem) for name, problem in state.unopened.items() if is_wanted(*name)]
-    data_dir = state.data_dir
+    data_dir, reserve_bytes = state.data_dir, state.config[RESERVE_SETTING]
 
     def respond() -> Tree:
-        total_bytes, usable_bytes = _space(data_dir)
+        space = _space(data_dir) | {"reserve_bytes": reserve_bytes}
         results: list[Tree] = [
             {
                 "error_code": ErrorCode.NONE,
                 "log_dir": str(data_dir),
                 "topics": [{"name": name, "partitions": found} for name, found in online.items()],
-                "total_bytes": total_bytes,
-                "usable_bytes": usable_bytes,
+                **space,
             }
         ]
         for name, problem in offline:
@@ -68,8 +70,7 @@ def handle(state: BrokerState, request: Request) -> Callable[[], Tree]:
                             ],
                         }
                     ],
-                    "total_bytes": total_bytes,
-                    "usable_bytes": usable_bytes,
+                    **space,
                     "problem": problem,
                 }
             )
@@ -89,13 +90,17 @@ def _partition(replica: StoredReplica) -> Tree:
     }
 
 
-def _space(folder: Path) -> tuple[int, int]:
-    """Returns the size of the file system and what is free for this user."""
+def _space(folder: Path) -> Tree:
+    """Returns the size of the file system, what is free for this user, and which one it is."""
     try:
-        found = os.statvfs(folder)
+        found, name = os.statvfs(folder), file_system_of(folder)
     except OSError:
-        return UNKNOWN, UNKNOWN
-    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+        return {"total_bytes": UNKNOWN, "usable_bytes": UNKNOWN, "file_system": ""}
+    return {
+        "total_bytes": found.f_blocks * found.f_frsize,
+        "usable_bytes": found.f_bavail * found.f_frsize,
+        "file_system": name,
+    }
 
 
 def _size_bytes(folder: Path) -> int:
