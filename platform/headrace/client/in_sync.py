@@ -1,16 +1,18 @@
-"""What a broker has in sync: noted before its restart, and waited for after it.
+"""What a broker has in sync: noted before its restart, and waited for after it; what others lack of it.
 
 Owns the rule by which a restarted broker is back: each partition that it had in sync it has in sync again,
-unless it leads it, or nobody does. How the cluster is asked, how often, and for how long, the caller says.
+unless it leads it, or nobody does; and who lacks what a broker has that is to be taken away. How the cluster
+is asked, how often, and for how long, the caller says.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from headrace.client.cluster import TopicInfo, TopicPartition
+from headrace.client.replicas import ReplicaSurvey
 
 LOOKS: Final = 2
 """So often in a row a broker must be in sync: the first look may be older than its restart."""
@@ -44,6 +46,30 @@ def behind(
         and broker_id in partition.replicas
         and broker_id not in partition.isr
     )
+
+
+class Lack(NamedTuple):
+    """By partition, the other brokers that lack what one has in sync. `gone`: those that are not
+    registered."""
+
+    partitions: Mapping[TopicPartition, Collection[int]]
+    brokers: tuple[int, ...]
+    gone: tuple[int, ...]
+
+
+def lack_of(survey: ReplicaSurvey, broker_id: int, without: Collection[str] = ()) -> Lack:
+    """Returns who lacks what a live broker has in sync, but for the topics `without`. Replicas that a
+    reassignment adds are not due before they have arrived.
+    """
+    found: dict[TopicPartition, Collection[int]] = {}
+    for key, part in survey.partitions.items():
+        if broker_id not in survey.brokers or broker_id not in part.isr or key[0] in without:
+            continue
+        there = set(part.isr) & survey.brokers.keys()
+        if lacking := [each for each in survey.former(key) if each != broker_id and each not in there]:
+            found[key] = lacking
+    brokers = tuple(sorted({each for lacking in found.values() for each in lacking}))
+    return Lack(found, brokers, tuple(each for each in brokers if each not in survey.brokers))
 
 
 class CatchUp:

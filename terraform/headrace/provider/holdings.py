@@ -33,13 +33,19 @@ class Holdings(NamedTuple):
     """The data of a resource.
 
     `where` completes the sentence "It holds N bytes …". `behind`: consumer group → bytes it has not read.
-    `unloaded` is a sentence on what is not in HDFS yet, None without an audit store.
+    `unloaded` is a sentence on what is not in HDFS yet, None without an audit store. `empty`: the partitions
+    of which a broker has a replica without a byte.
     """
 
     size_bytes: int
     where: str
     behind: Mapping[str, int] = {}
     unloaded: str | None = None
+    empty: tuple[str, ...] = ()
+
+    @property
+    def is_nothing(self) -> bool:
+        return not self.size_bytes and not self.empty
 
     def __str__(self) -> str:
         sentences = [f"It holds {format_bytes(self.size_bytes)} {self.where}."]
@@ -53,10 +59,18 @@ class Holdings(NamedTuple):
 
 
 def refuse_if_any(what: str, holdings: Holdings, obstacle: str = "") -> None:
-    """Raises `ResourceError` if there is data to lose. `obstacle`: why it cannot be saved."""
+    """Raises `ResourceError` if there is data to lose, or a replica of an empty partition: without it the
+    partition has one less for ever, or is not there at all. `obstacle`: why it cannot be saved."""
     if holdings.size_bytes:
         text = " ".join(filter(None, (str(holdings), obstacle, _REMEDY)))
         raise ResourceError(Problem(f"{what} holds data", text))
+    if holdings.empty:
+        held = (
+            f"It has {plural(len(holdings.empty), 'replica')}, without data: of {join_some(holdings.empty)}."
+        )
+        lost = "Without it they would have one less for ever, or would not be there at all."
+        text = " ".join(filter(None, (held, lost, obstacle, _REMEDY)))
+        raise ResourceError(Problem(f"{what} has replicas", text))
 
 
 def unknown(what: str, problem: str) -> ResourceError:
@@ -98,7 +112,9 @@ def of_broker(admin: GroupAdmin, broker_id: int, deleted_topics: Collection[str]
     sizes = {key: ends[key] - starts[key] for key in sorted(here) if ends[key] > starts[key]}
     topics = join_some(sorted({topic for topic, _ in sizes}))
     behind = admin.lags_bytes({key: ends[key] for key in sizes}) if sizes else {}
-    return Holdings(sum(sizes.values()), f"in {plural(len(sizes), 'partition')} of {topics}", behind=behind)
+    empty = tuple(f"{topic}-{number}" for topic, number in sorted(here - sizes.keys()))
+    where = f"in {plural(len(sizes), 'partition')} of {topics}"
+    return Holdings(sum(sizes.values()), where, behind=behind, empty=empty)
 
 
 def topics_in(zookeeper: str, deleted_topics: Collection[str]) -> list[str]:

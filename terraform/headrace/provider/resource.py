@@ -28,7 +28,8 @@ class Context:
     `known` holds the identities of the resources in the state, as far as they were read; `deleted_topics` the
     ids of topics that this plan deletes: their data does not keep a broker or a ZooKeeper from being deleted.
     `leaving_brokers`: by ZooKeeper, the ids of brokers that it destroys; `replaced_brokers`: by ZooKeeper and
-    id those that this apply has deleted, and makes again elsewhere, until they hold their replicas again.
+    id those that this apply has deleted, and makes again elsewhere, until they hold their replicas again;
+    `brokers_being_made`: those that it makes just now, also if another apply has deleted them.
     """
 
     agents: Agents = field(default_factory=lambda: Agents({}))
@@ -38,6 +39,7 @@ class Context:
     deleted_topics: set[str] = field(default_factory=set)
     leaving_brokers: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     replaced_brokers: dict[tuple[str, int], Replacement] = field(default_factory=dict)
+    brokers_being_made: set[tuple[str, int]] = field(default_factory=set)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.agent import configuration
 from headrace.coordination.errors import CoordinationError
-from headrace.provider import draining, holdings, replacing, restarting
+from headrace.provider import draining, holdings, lacking, replacing, restarting
 from headrace.provider.clusters import PLAN_TIMEOUT_S, admin_client
 from headrace.provider.holdings import Holdings
 from headrace.provider.planning import ResourceChange, ResourcePlan
@@ -24,6 +24,7 @@ from headrace.warehouse.hdfs.errors import HdfsError
 
 if TYPE_CHECKING:
     from headrace.agent.client import AgentClient
+    from headrace.client.in_sync import Lack
 
 # ZooKeeper's `preAllocSize` as the agent configures it: the size of a transaction log once there is one.
 TRANSACTION_LOG_MIN_BYTES: Final = 1 << 20
@@ -90,11 +91,18 @@ class BrokerResource(UnitResource):
         """Whether the plan makes the broker again, and others have all of its replicas in sync."""
         if not call.private.get(SAME_BROKER):
             return False
-        leaving = set(self.context.leaving_brokers[prior["zookeeper"]])
+        leaving = {*self.context.leaving_brokers[prior["zookeeper"]], int(prior["broker_id"])}
         return replacing.sole_replicas(prior, leaving, self.context.deleted_topics) == []
 
     def create(self, call: ResourceCall, planned: Values) -> Values:
         key = (planned["zookeeper"], int(planned["broker_id"]))
+        self.context.brokers_being_made.add(key)
+        try:
+            return self._create(call, planned, key)
+        finally:
+            self.context.brokers_being_made.discard(key)
+
+    def _create(self, call: ResourceCall, planned: Values, key: tuple[str, int]) -> Values:
         replacement = self.context.replaced_brokers.get(key)
         if replacement is None:
             return super().create(call, planned)
@@ -119,16 +127,21 @@ class BrokerResource(UnitResource):
         return state
 
     def delete(self, call: ResourceCall, prior: Values) -> None:
-        while not self._delete_in_turn(call, prior):
+        cluster, making = prior["zookeeper"], self.context.brokers_being_made
+        patience = lacking.Patience(prior, lambda broker_id: (cluster, broker_id) in making)
+        while not self._delete_in_turn(call, prior, patience):
             if call.stopping.wait(TURN_POLL_S):
                 raise ResourceError(INTERRUPTED)
 
-    def _delete_in_turn(self, call: ResourceCall, prior: Values) -> bool:
-        """Deletes the broker; returns False, and does nothing, while another one is empty that is made again:
-        what both hold would be on one disk less, and one less.
+    def _delete_in_turn(self, call: ResourceCall, prior: Values, patience: lacking.Patience) -> bool:
+        """Deletes the broker; returns False, and does nothing, while another one is empty that is made again,
+        by this apply or by one before it: what both hold would be on one disk less, and one less.
         """
         # Before its turn: what fails in a turn keeps all others from theirs, also the one that is waited for.
         if replacing.is_another_empty(self.context.replaced_brokers, prior):
+            return False
+        if (lack := self._lack(call, prior)) is not None:
+            patience.check(lack)
             return False
         with self.context.slots.hold(f"{prior['datacenter']} {self.kind.name}", prior["name"]):
             if call.stopping.is_set():
@@ -136,6 +149,8 @@ class BrokerResource(UnitResource):
             if replacing.others(self.context.replaced_brokers, prior):
                 return False
             self.plan_deletion(call, prior)
+            if self._lack(call, prior) is not None:
+                return False  # since it was looked at before its turn
             is_made_again = bool(call.private.get(SAME_BROKER))
             if prior.get("allow_data_loss") or self._is_fetched_again(call, prior):
                 self.remove(call, prior)
@@ -145,6 +160,12 @@ class BrokerResource(UnitResource):
                 key = (prior["zookeeper"], int(prior["broker_id"]))
                 self.context.replaced_brokers[key] = Replacement(time.monotonic())
             return True
+
+    def _lack(self, call: ResourceCall, prior: Values) -> Lack | None:
+        """Returns who lacks replicas of what this broker has, if it would be empty when it is made again."""
+        if prior.get("allow_data_loss") or not self._is_fetched_again(call, prior):
+            return None
+        return lacking.others_lack(prior, self.context.deleted_topics)
 
     def _drain_and_remove(self, call: ResourceCall, prior: Values) -> None:
         problem = draining.drain_broker(prior, call.stopping)
@@ -164,7 +185,7 @@ class BrokerResource(UnitResource):
             held = self._held(state)
         except ResourceError:
             held = None  # neither the broker nor its host's agent answers
-        if held is not None and not held.size_bytes:
+        if held is not None and held.is_nothing:
             return
         leaving = set(self.context.leaving_brokers[state["zookeeper"]])
         obstacle = None
