@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 if TYPE_CHECKING:
     from headrace.client.replica_admin import ReplicaAdmin
-    from headrace.client.replicas import ReplicaSurvey
-    from headrace.reassignment.model import Load, Move
     from headrace.reassignment.moving import Progress
 
 from headrace.cli import names
+from headrace.cli.brokers_view import (
+    broker_rows,
+    disk_rows,
+    move_rows,
+    print_brokers,
+    print_disks,
+    print_loads,
+    print_moves,
+)
 from headrace.cli.cluster import (
     CHANGE_TIMEOUT_MS,
     Brokers,
@@ -25,13 +32,12 @@ from headrace.cli.cluster import (
 )
 from headrace.cli.context import BootstrapOption, DatacenterOption
 from headrace.cli.errors import CommandError, ExitCode, print_error, print_note
-from headrace.cli.output import JsonOption, in_bytes, out, print_json, print_table
+from headrace.cli.output import JsonOption, in_bytes, out, print_json
 from headrace.cli.values import parse_size_bytes, parse_span_ms
 
 app = typer.Typer(help="Brokers: what each holds, and moving replicas between them.", no_args_is_help=True)
 
 PROGRESS_INTERVAL_S: Final = 2.0
-MOVES_SHOWN_MAX: Final = 50
 GOES_ON: Final = "what was begun goes on in the brokers; the same command continues with the rest"
 
 BrokerArgument = Annotated[
@@ -56,6 +62,16 @@ ThrottleOption = Annotated[
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would move, and change nothing.")]
 
 
+IgnoreRoomOption = Annotated[
+    bool,
+    typer.Option(
+        "--ignore-room",
+        help="Move replicas also to brokers whose disks have no room for them, or that do not say how much "
+        "is free. A disk that becomes full stops what is on it.",
+    ),
+]
+
+
 @contextmanager
 def admin_of(found: Brokers, *, timeout_ms: float = CHANGE_TIMEOUT_MS) -> Iterator[ReplicaAdmin]:
     from headrace.client.replica_admin import ReplicaAdmin
@@ -77,80 +93,10 @@ def list_(where: DatacenterOption = None, brokers: BootstrapOption = None, json:
     if json:
         print_json(rows)
     else:
-        print_table(
-            [
-                ">broker",
-                "address",
-                "rack",
-                ">epoch",
-                "alive",
-                "drained",
-                ">leads",
-                ">replicas",
-                ">out of sync",
-                ">size",
-            ],
-            [
-                (
-                    row["broker"],
-                    _known(row["address"]),
-                    _known(row["rack"]),
-                    _known(row["epoch"]),
-                    "yes" if row["alive"] else "no",
-                    "yes" if row["drained"] else "no",
-                    row["leaders"],
-                    row["replicas"],
-                    row["out_of_sync"],
-                    "-" if row["bytes"] is None else in_bytes(row["bytes"]),
-                )
-                for row in rows
-            ],
-            empty="no broker is registered",
-        )
+        print_brokers(rows)
     exit_if_silent(survey.silent)
     if any(row["out_of_sync"] for row in rows):
         raise typer.Exit(ExitCode.NEGATIVE)
-
-
-def _known(value: object) -> object:
-    return "-" if value is None else value
-
-
-def broker_rows(survey: ReplicaSurvey, known: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Returns a row for each broker that is registered, has replicas, is drained, or should be there."""
-    held: dict[int, list[tuple[str, int]]] = {}
-    for key, part in survey.partitions.items():
-        for each in part.replicas:
-            held.setdefault(each, []).append(key)
-    answering = set(survey.brokers) - {each.broker_id for each in survey.silent}
-    rows = []
-    for broker_id in sorted({*survey.brokers, *held, *survey.drained, *known}):
-        standing = survey.brokers.get(broker_id)
-        keys = held.get(broker_id, [])
-        adding = {key for key in keys if key in survey.reassignments}
-        rows.append(
-            {
-                "broker": broker_id,
-                "address": str(standing.address) if standing else known.get(broker_id),
-                "rack": standing.rack if standing else None,
-                "epoch": standing.epoch if standing and standing.epoch >= 0 else None,
-                "alive": standing is not None,
-                "drained": broker_id in survey.drained,
-                "leaders": sum(survey.partitions[key].leader == broker_id for key in keys),
-                "replicas": len(keys),
-                "out_of_sync": sum(
-                    broker_id not in survey.partitions[key].isr
-                    and not (key in adding and broker_id in survey.reassignments[key].adding)
-                    for key in keys
-                ),
-                "bytes": sum(
-                    replica.size_bytes for name, replica in survey.stored.items() if name[0] == broker_id
-                )
-                if broker_id in answering
-                else None,
-            }
-        )
-    return rows
 
 
 @app.command()
@@ -159,29 +105,37 @@ def drain(
     timeout: TimeoutOption = "1h",
     throttle: ThrottleOption = None,
     dry_run: DryRunOption = False,
+    ignore_room: IgnoreRoomOption = False,
     where: DatacenterOption = None,
     brokers: BootstrapOption = None,
     json: JsonOption = False,
 ) -> None:
     """Move all replicas of a broker, alive or dead, to others, and keep new ones away.
 
-    Partitions that could not keep their replicas are named, and nothing is changed then (exit code 1). It may
-    be interrupted, and run again: it continues.
+    Partitions that could not keep their replicas, or for which the others' disks have no room, are named, and
+    nothing is changed then (exit code 1). It may be interrupted, and run again: it continues.
     """
     from headrace.reassignment import operations
 
     timeout_s = parse_span_ms(timeout, "s", option="--timeout", least_ms=1000) / 1000
     rate = _rate(throttle)
     with admin_of(brokers_of(where, brokers)) as admin:
-        plan = operations.plan_of_drain(admin.replicas(), broker)
+        survey = admin.replicas()
+        plan = operations.plan_of_drain(survey, broker, ignore_room=ignore_room)
         if plan.stuck:
-            raise operations.CannotDrainError(broker, plan.stuck)
+            raise operations.CannotDrainError(broker, plan)
+        disks = operations.disks_of(survey, plan.moves)
         if dry_run:
             done = operations.Moved(len(plan.moves), sum(move.copied_bytes for move in plan.moves))
         else:
             with interruptible():
                 done = operations.drain(
-                    admin, broker, timeout_s=timeout_s, throttle_bytes_per_s=rate, report=reporter()
+                    admin,
+                    broker,
+                    timeout_s=timeout_s,
+                    throttle_bytes_per_s=rate,
+                    ignore_room=ignore_room,
+                    report=reporter(),
                 )
     if json:
         print_json(
@@ -191,13 +145,15 @@ def drain(
                 "drained": not dry_run,
                 "partitions": done.partitions,
                 "copied_bytes": done.copied_bytes,
-                "moves": _move_rows(plan.moves),
+                "moves": move_rows(plan.moves),
+                "disks": disk_rows(disks),
             }
         )
         return
     what = f"{_partitions(done.partitions)}, {in_bytes(done.copied_bytes)}"
     if dry_run:
-        _print_moves(plan.moves)
+        print_moves(plan.moves)
+        print_disks(disks)
         out.print(f"draining broker {broker} would move {what}")
     else:
         out.print(f"broker {broker} is drained: {what} moved; it gets no new replicas")
@@ -228,23 +184,34 @@ def balance(
     timeout: TimeoutOption = "1h",
     throttle: ThrottleOption = None,
     dry_run: DryRunOption = False,
+    ignore_room: IgnoreRoomOption = False,
     where: DatacenterOption = None,
     brokers: BootstrapOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Spread replicas, bytes and leaders evenly over the brokers that are not drained, by few moves."""
+    """Spread replicas, bytes and leaders evenly over the brokers that are not drained, by few moves.
+
+    A broker gets only what its disk has room for.
+    """
     from headrace.reassignment import operations
 
     timeout_s = parse_span_ms(timeout, "s", option="--timeout", least_ms=1000) / 1000
     rate = _rate(throttle)
     refused: dict[tuple[str, int], str] = {}
     with admin_of(brokers_of(where, brokers)) as admin:
-        plan = operations.plan_of_balance(admin.replicas())
+        survey = admin.replicas()
+        plan = operations.plan_of_balance(survey, ignore_room=ignore_room)
+        disks = operations.disks_of(survey, plan.moves)
         done = operations.Moved(len(plan.moves), sum(move.copied_bytes for move in plan.moves))
         if not dry_run:
             with interruptible():
                 done, refused = operations.balance(
-                    admin, plan, timeout_s=timeout_s, throttle_bytes_per_s=rate, report=reporter()
+                    admin,
+                    plan,
+                    timeout_s=timeout_s,
+                    throttle_bytes_per_s=rate,
+                    ignore_room=ignore_room,
+                    report=reporter(),
                 )
     if json:
         print_json(
@@ -253,15 +220,19 @@ def balance(
                 "partitions": done.partitions,
                 "copied_bytes": done.copied_bytes,
                 "refused": list(refused.values()),
-                "moves": _move_rows(plan.moves),
+                "shortage": plan.shortage,
+                "moves": move_rows(plan.moves),
+                "disks": disk_rows(disks),
             }
         )
     else:
         if dry_run:
-            _print_moves(plan.moves)
-        _print_loads(plan.before, plan.after)
+            print_moves(plan.moves)
+            print_disks(disks)
+        print_loads(plan.before, plan.after)
         verb = "would move" if dry_run else "moved"
         out.print(f"{_partitions(done.partitions)} {verb}, {in_bytes(done.copied_bytes)} to copy")
+    _note_shortage(plan.shortage)
     for problem in refused.values():
         print_error(problem)
     if refused:
@@ -309,54 +280,13 @@ def reporter() -> Callable[[Progress], None]:
     return report
 
 
+def _note_shortage(shortage: str) -> None:
+    if shortage:
+        print_note(
+            f"some brokers get less than their share, because their disks have no room: {shortage} "
+            "(docs/operations/full-disk.md)"
+        )
+
+
 def _partitions(count: int) -> str:
     return f"{count} partition{'' if count == 1 else 's'}"
-
-
-def _move_rows(moves: tuple[Move, ...]) -> list[dict[str, Any]]:
-    return [
-        {
-            "topic": move.key[0],
-            "partition": move.key[1],
-            "before": list(move.before),
-            "after": list(move.after),
-            "bytes": move.copied_bytes,
-        }
-        for move in moves
-    ]
-
-
-def _print_moves(moves: tuple[Move, ...]) -> None:
-    print_table(
-        ["partition", "replicas", "then", ">to copy"],
-        [
-            (move.name, _ids(move.before), _ids(move.after), in_bytes(move.copied_bytes))
-            for move in moves[:MOVES_SHOWN_MAX]
-        ],
-        empty="nothing has to move",
-    )
-    if len(moves) > MOVES_SHOWN_MAX:
-        out.print(f"and {len(moves) - MOVES_SHOWN_MAX} more (--json lists them)")
-
-
-def _ids(replicas: tuple[int, ...]) -> str:
-    return ",".join(map(str, replicas))
-
-
-def _print_loads(before: Mapping[int, Load], after: Mapping[int, Load]) -> None:
-    print_table(
-        [">broker", ">replicas", ">then", ">preferred leader", ">then", ">size", ">then"],
-        [
-            (
-                each,
-                load.replicas,
-                after[each].replicas,
-                load.leaders,
-                after[each].leaders,
-                in_bytes(load.size_bytes),
-                in_bytes(after[each].size_bytes),
-            )
-            for each, load in sorted(before.items())
-        ],
-        empty="no broker can take replicas",
-    )

@@ -6,7 +6,8 @@ Four goals, one after the other; a later one does not undo an earlier one:
 3. brokers have equally many bytes, within a tolerance: a large replica is exchanged for a small one;
 4. brokers are the preferred leaders of equally many partitions, give or take one. This copies nothing.
 
-Each step strictly improves one sum of squares, so the plan ends; what is even already is not touched.
+Each step strictly improves one sum of squares, so the plan ends; what is even already is not touched. A
+broker gets only what its disk has room for, so goals may be missed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from headrace.reassignment.model import Assigned, Key, Load, Move, Node, loads, rack_count, shared
+from headrace.reassignment.room import Room
 
 BYTES_TOLERANCE: Final = 0.1  # of a broker's fair share
 SMALL_BYTES: Final = 64 * 1024 * 1024  # a difference that is not worth a copy
@@ -24,22 +26,29 @@ LOOKED_AT_MAX: Final = 200  # replicas of a broker, the largest, that are looked
 
 
 class BalancePlan(NamedTuple):
-    """The moves, and what the brokers hold before and after them."""
+    """The moves, and what the brokers hold before and after them. `shortage`: the room on the disks of those
+    that would have got more, if there are any."""
 
     moves: tuple[Move, ...]
     before: dict[int, Load]
     after: dict[int, Load]
+    shortage: str = ""
 
 
 def plan_balance(
-    nodes: Mapping[int, Node], partitions: Iterable[Assigned], *, small_bytes: int = SMALL_BYTES
+    nodes: Mapping[int, Node],
+    partitions: Iterable[Assigned],
+    room: Room | None = None,
+    *,
+    small_bytes: int = SMALL_BYTES,
 ) -> BalancePlan:
-    """Returns the moves that spread replicas over `nodes` evenly; other brokers keep what they have.
+    """Returns the moves that spread replicas over `nodes` evenly, as far as there is `room`; other brokers
+    keep what they have.
 
     Partitions with a problem stay, and count. Deterministic.
     """
     before = sorted(partitions, key=lambda part: part.key)
-    work = _Work(nodes, before)
+    work = _Work(nodes, before, (room or Room()).copy())
     _separate_racks(work)
     _even_counts(work)
     _even_bytes(work, small_bytes)
@@ -50,14 +59,17 @@ def plan_balance(
         if set(after) != set(part.replicas) or after[0] != part.replicas[0]:
             moves.append(Move(part.key, part.replicas, after, part.size_bytes))
     done = [Assigned(part.key, tuple(work.replicas[part.key]), part.size_bytes) for part in before]
-    return BalancePlan(tuple(moves), loads(nodes, before), loads(nodes, done))
+    short = work.room.refused
+    told = work.room.described(short) if short else ""
+    return BalancePlan(tuple(moves), loads(nodes, before), loads(nodes, done), told)
 
 
 class _Work:
     """The assignment while it changes, and the sums that the steps look at."""
 
-    def __init__(self, nodes: Mapping[int, Node], partitions: list[Assigned]) -> None:
+    def __init__(self, nodes: Mapping[int, Node], partitions: list[Assigned], room: Room) -> None:
         self.nodes = nodes
+        self.room = room
         self.order = sorted(nodes)
         self.parts = {part.key: part for part in partitions}
         self.replicas = {part.key: list(part.replicas) for part in partitions}
@@ -79,12 +91,26 @@ class _Work:
         return (key for key in sorted(self.held[broker_id]) if self.parts[key].problem is None)
 
     def may_move(self, key: Key, source: int, target: int) -> bool:
-        """Whether a replica may go there: no second one on that broker, and no fewer racks than now."""
+        """Whether a replica may go there: no second one on that broker, no fewer racks than now, and room."""
         if key in self.held[target]:
             return False
         now = self.replicas[key]
         then = [target if each == source else each for each in now]
-        return rack_count(self.nodes, then) >= rack_count(self.nodes, now)
+        return rack_count(self.nodes, then) >= rack_count(self.nodes, now) and self.fits(key, target)
+
+    def fits(self, key: Key, target: int) -> bool:
+        """Whether a broker has room for a replica; for one that is there before the plan, it has."""
+        return self.is_there(key, target) or self.room.fits(target, self.size(key))
+
+    def is_there(self, key: Key, broker_id: int) -> bool:
+        """Whether a broker has a replica before the plan."""
+        return broker_id in self.parts[key].replicas
+
+    def may_exchange(self, given: Key, taken: Key, source: int, target: int) -> bool:
+        """Whether there is room for both, each of which may move; on one disk they need it together."""
+        if not self.room.is_one_disk(source, target):
+            return True
+        return self.room.fits(target, self.size(given), beside_bytes=self.size(taken))
 
     def move(self, key: Key, source: int, target: int) -> None:
         replicas = self.replicas[key]
@@ -93,6 +119,10 @@ class _Work:
         self.held[target].add(key)
         self.size_bytes[source] -= self.size(key)
         self.size_bytes[target] += self.size(key)
+        if not self.is_there(key, target):
+            self.room.put(target, self.size(key))
+        if not self.is_there(key, source):
+            self.room.take_back(source, self.size(key))
 
 
 def _separate_racks(work: _Work) -> None:
@@ -102,7 +132,11 @@ def _separate_racks(work: _Work) -> None:
             replicas = [each for each in work.replicas[key] if each in work.nodes]
             used = {work.nodes[each].rack for each in replicas}
             sharing = [each for each in replicas if shared(work.nodes, each, replicas)[0] > 1]
-            free = [each for each in work.order if work.nodes[each].rack not in used]
+            free = (
+                [each for each in work.order if work.nodes[each].rack not in used and work.fits(key, each)]
+                if sharing
+                else []
+            )
             if not sharing or not free:
                 break
             source = max(sharing, key=lambda each: (work.count(each), work.size_bytes[each], each))
@@ -173,7 +207,9 @@ def _best_exchange(work: _Work, source: int, target: int, gap_bytes: int) -> tup
             continue
         for taken in back:
             difference = work.size(given) - (0 if taken is None else work.size(taken))
-            if 0 < difference < gap_bytes:
+            if 0 < difference < gap_bytes and (
+                taken is None or work.may_exchange(given, taken, source, target)
+            ):
                 found = (abs(gap_bytes - 2 * difference), 0 if taken is None else 1, given, taken)
                 if best is None or found[:2] < best[:2]:
                     best = found

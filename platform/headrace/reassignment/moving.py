@@ -1,7 +1,8 @@
 """Moves partitions to other brokers: a bounded number at a time, watched until each has arrived.
 
 The cluster alone knows how far a move is, so a process that dies or is interrupted in between loses nothing:
-what it began goes on, and a new plan begins with what is left.
+what it began goes on, and a new plan begins with what is left. Logs grow meanwhile, so each move begins only
+if there is room for it by then.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from headrace.client.errors import NetworkError
 from headrace.client.replica_admin import ReplicaAdmin
 from headrace.client.replicas import ReplicaSurvey
 from headrace.reassignment.model import Key, Move, named
-from headrace.reassignment.reading import expected
+from headrace.reassignment.reading import expected, room_of
+from headrace.reassignment.room import Room
 
 AT_ONCE_MAX: Final = 20
 """Partitions that move at the same time: each is one more that the leaders read from disk."""
@@ -68,6 +70,7 @@ class Mover:
     """`run` makes moves, until `deadline_s` of the clock. `before_each` is called with the moves that are
     about to begin: throttles are set there. `refused` collects why partitions stay where they are, `stale`
     those of them for which another plan may do more: the cluster is not as it was when theirs was made.
+    `looks_at_room`: whether a move whose new brokers have no room for it is given up.
     """
 
     admin: ReplicaAdmin
@@ -76,6 +79,7 @@ class Mover:
     before_each: Callable[[list[Move]], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+    looks_at_room: bool = True
     refused: dict[Key, str] = field(default_factory=dict)
     stale: set[Key] = field(default_factory=set)
 
@@ -107,9 +111,13 @@ class Mover:
 
     def _begin(self, survey: ReplicaSurvey, waiting: deque[Move], active: dict[Key, _Active]) -> None:
         starting: list[Move] = []
+        room = Room()
+        if waiting and self.looks_at_room:
+            # Without more for what arrives later: the plan has kept that.
+            room = room_of(survey, begun=[each.move for each in active.values()], growth_part=0)
         while waiting and len(starting) < AT_ONCE_MAX - len(active):
             move = waiting.popleft()
-            if problem := _outdated(survey, move):
+            if problem := _outdated(survey, move) or _cramped(survey, move, room):
                 self._give_up(move.key, problem)
             else:
                 starting.append(move)
@@ -189,6 +197,20 @@ def _outdated(survey: ReplicaSurvey, move: Move) -> str:
     if gone := [each for each in move.adding if each not in survey.brokers]:
         return f"{move.name}: broker {gone[0]}, to which it was to move, is gone"
     return ""
+
+
+def _cramped(survey: ReplicaSurvey, move: Move, room: Room) -> str:
+    """Returns why there is no room for a move; "" if there is, and then notes in `room` what it takes."""
+    if move.key not in survey.partitions or expected(survey, move.key) == move.after:
+        return ""  # it was begun already, and `room` knows it
+    size_bytes = survey.size_bytes(move.key)
+    full = room.put_all(move.adding, size_bytes)
+    if full is None:
+        return ""
+    return (
+        f"{move.name}: broker {full}, to which it was to move, has no room by now for its {size_bytes:,} "
+        f"bytes: {room.described([full])}"
+    )
 
 
 def _copied_bytes(survey: ReplicaSurvey, move: Move) -> int:

@@ -6,14 +6,14 @@ Each function may be interrupted at any moment, and called again: it begins with
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.client.replica_admin import ReplicaAdmin
 from headrace.client.replicas import ReplicaSurvey
 from headrace.reassignment.balancing import SMALL_BYTES, BalancePlan, plan_balance
-from headrace.reassignment.draining import DrainPlan, Stuck, plan_drain
+from headrace.reassignment.draining import DrainPlan, plan_drain
 from headrace.reassignment.model import Key, Move
 from headrace.reassignment.moving import (
     POLL_S,
@@ -23,7 +23,8 @@ from headrace.reassignment.moving import (
     UnfinishedError,
     silent,
 )
-from headrace.reassignment.reading import assigned, held_by, nodes_of
+from headrace.reassignment.reading import assigned, held_by, nodes_of, room_of
+from headrace.reassignment.room import DiskUse, uses
 from headrace.reassignment.throttling import Throttle
 
 DRAINED: Final = "headrace.drained"
@@ -36,15 +37,24 @@ GONE_WAIT_MAX_S: Final = 20.0  # a broker that was killed is registered until it
 class CannotDrainError(ReassignmentError):
     """Some partitions cannot leave the broker; nothing was changed. `stuck` names each, and its way out."""
 
-    def __init__(self, broker_id: int, stuck: tuple[Stuck, ...]) -> None:
-        self.stuck = stuck
-        lines = [str(each) for each in stuck[:STUCK_NAMED_MAX]]
-        if len(stuck) > STUCK_NAMED_MAX:
-            lines.append(f"and {len(stuck) - STUCK_NAMED_MAX} more")
+    def __init__(self, broker_id: int, plan: DrainPlan) -> None:
+        self.stuck = plan.stuck
+        lines = [str(each) for each in self.stuck[:STUCK_NAMED_MAX]]
+        if len(self.stuck) > STUCK_NAMED_MAX:
+            lines.append(f"and {len(self.stuck) - STUCK_NAMED_MAX} more")
+        if plan.shortage:
+            lines.append(f"{plan.shortage}. {room_remedy(broker_id)}")
         super().__init__(
-            f"broker {broker_id} cannot be drained, and nothing was changed: {len(stuck)} partitions cannot "
-            "leave it:\n  " + "\n  ".join(lines)
+            f"broker {broker_id} cannot be drained, and nothing was changed: {len(self.stuck)} partitions "
+            "cannot leave it:\n  " + "\n  ".join(lines)
         )
+
+
+def room_remedy(broker_id: int) -> str:
+    return (
+        "Free space there (docs/operations/full-disk.md), or add a broker; `headrace brokers drain "
+        f"{broker_id} --ignore-room` moves them all the same"
+    )
 
 
 class UnknownBrokerError(ReassignmentError):
@@ -59,10 +69,11 @@ class Moved:
     copied_bytes: int
 
 
-def plan_of_drain(survey: ReplicaSurvey, broker_id: int) -> DrainPlan:
+def plan_of_drain(survey: ReplicaSurvey, broker_id: int, *, ignore_room: bool = False) -> DrainPlan:
     """Returns what draining a broker would move. Raises `UnknownBrokerError`."""
     _check_known(survey, broker_id)
-    return plan_drain(nodes_of(survey, without={broker_id}), assigned(survey), {broker_id})
+    room = None if ignore_room else room_of(survey)
+    return plan_drain(nodes_of(survey, without={broker_id}), assigned(survey), {broker_id}, room)
 
 
 def drain(
@@ -71,20 +82,22 @@ def drain(
     *,
     timeout_s: float = DRAIN_TIMEOUT_S,
     throttle_bytes_per_s: int | None = None,
+    ignore_room: bool = False,
     report: Report = silent,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Moved:
     """Moves all replicas of a broker, alive or dead, to others, and keeps new ones away from it.
 
-    `throttle_bytes_per_s`: how fast each broker copies (KIP-73). Returns once nothing is left on it. Raises
-    `CannotDrainError` before anything is changed if a partition's replicas could not all be kept;
+    `throttle_bytes_per_s`: how fast each broker copies (KIP-73); `ignore_room`: moves replicas to disks that
+    have no room for them, too. Returns once nothing is left on it. Raises `CannotDrainError` before anything
+    is changed if a partition's replicas could not all be kept, or the others' disks have no room for them;
     `UnfinishedError` after `timeout_s` (the broker stays marked as drained, and what was begun goes on);
     `ReassignmentError` where brokers refuse; `UnknownBrokerError`.
     """
-    plan = plan_of_drain(admin.replicas(), broker_id)
+    plan = plan_of_drain(admin.replicas(), broker_id, ignore_room=ignore_room)
     if plan.stuck:
-        raise CannotDrainError(broker_id, plan.stuck)
+        raise CannotDrainError(broker_id, plan)
     admin.alter_broker_configs(broker_id, {DRAINED: "true"})
     deadline_s = clock() + timeout_s
     throttle = Throttle(admin, throttle_bytes_per_s)
@@ -96,12 +109,21 @@ def drain(
         if is_marked and not held:
             throttle.end()
             return Moved(len(moved), copied_bytes)
-        plan = plan_of_drain(survey, broker_id)
+        plan = plan_of_drain(survey, broker_id, ignore_room=ignore_room)
         if plan.stuck and not plan.moves:
-            raise ReassignmentError("; ".join(map(str, plan.stuck[:STUCK_NAMED_MAX])))
+            room = f". {plan.shortage}. {room_remedy(broker_id)}" if plan.shortage else ""
+            raise ReassignmentError("; ".join(map(str, plan.stuck[:STUCK_NAMED_MAX])) + room)
         # Those first: what an interrupted command has begun is throttled on, and is some of those at once.
         moves = [*_on_their_way(survey, held, plan, broker_id), *plan.moves]
-        mover = Mover(admin, deadline_s, report, throttle.begin, clock=clock, sleep=sleep)
+        mover = Mover(
+            admin,
+            deadline_s,
+            report,
+            throttle.begin,
+            clock=clock,
+            sleep=sleep,
+            looks_at_room=not ignore_room,
+        )
         mover.run(moves)
         arrived = [move for move in moves if move.key not in mover.refused]
         if moves and not arrived and not mover.stale:
@@ -156,14 +178,17 @@ def undrain_gone(
     return True
 
 
-def plan_of_balance(survey: ReplicaSurvey, *, small_bytes: int = SMALL_BYTES) -> BalancePlan:
+def plan_of_balance(
+    survey: ReplicaSurvey, *, small_bytes: int = SMALL_BYTES, ignore_room: bool = False
+) -> BalancePlan:
     """Returns what would even replicas, bytes and leaders; what is on its way already stays as it is."""
     on_their_way = (*survey.reassignments, *survey.unsettled)
     waiting = dict.fromkeys(on_their_way, "it is on its way to other replicas")
     partitions = [
         each if each.problem else replace(each, problem=waiting.get(each.key)) for each in assigned(survey)
     ]
-    return plan_balance(nodes_of(survey), partitions, small_bytes=small_bytes)
+    room = None if ignore_room else room_of(survey)
+    return plan_balance(nodes_of(survey), partitions, room, small_bytes=small_bytes)
 
 
 def balance(
@@ -172,6 +197,7 @@ def balance(
     *,
     timeout_s: float = DRAIN_TIMEOUT_S,
     throttle_bytes_per_s: int | None = None,
+    ignore_room: bool = False,
     report: Report = silent,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -181,12 +207,25 @@ def balance(
     Returns what was done, and why some partitions stay where they are. Raises `UnfinishedError`.
     """
     throttle = Throttle(admin, throttle_bytes_per_s)
-    mover = Mover(admin, clock() + timeout_s, report, throttle.begin, clock=clock, sleep=sleep)
+    mover = Mover(
+        admin,
+        clock() + timeout_s,
+        report,
+        throttle.begin,
+        clock=clock,
+        sleep=sleep,
+        looks_at_room=not ignore_room,
+    )
     mover.run(plan.moves)
     throttle.end()
     elect_preferred(admin)
     arrived = [move for move in plan.moves if move.key not in mover.refused]
     return Moved(len(arrived), sum(move.copied_bytes for move in arrived)), mover.refused
+
+
+def disks_of(survey: ReplicaSurvey, moves: Iterable[Move]) -> list[DiskUse]:
+    """Returns the disks of all brokers that say what is free, and what moves need there."""
+    return uses(room_of(survey), ((each, move.size_bytes) for move in moves for each in move.adding))
 
 
 def elect_preferred(admin: ReplicaAdmin) -> int:

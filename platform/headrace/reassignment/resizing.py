@@ -13,25 +13,29 @@ from typing import Final
 
 from headrace.client.replica_admin import ReplicaAdmin
 from headrace.client.replicas import ReplicaSurvey
-from headrace.reassignment.draining import DrainPlan, Stuck
+from headrace.reassignment.draining import DrainPlan, Stuck, no_room
 from headrace.reassignment.model import Assigned, Key, Move, Node, shared
 from headrace.reassignment.moving import POLL_S, Mover, ReassignmentError, Report, silent
 from headrace.reassignment.operations import Moved
-from headrace.reassignment.reading import assigned, nodes_of
+from headrace.reassignment.reading import assigned, nodes_of, room_of
+from headrace.reassignment.room import Room, shortage
 from headrace.reassignment.throttling import Throttle
 
 STUCK_NAMED_MAX: Final = 5
+ROOM_REMEDY: Final = "Free space there (docs/operations/full-disk.md), or add a broker"
 
 
 class CannotResizeError(ReassignmentError):
     """Some partitions cannot have so many replicas; nothing was changed. `stuck` names each."""
 
-    def __init__(self, topic: str, factor: int, stuck: tuple[Stuck, ...]) -> None:
-        self.stuck = stuck
-        more = f"; and {len(stuck) - STUCK_NAMED_MAX} more" if len(stuck) > STUCK_NAMED_MAX else ""
+    def __init__(self, topic: str, factor: int, plan: DrainPlan) -> None:
+        self.stuck = plan.stuck
+        left = len(self.stuck) - STUCK_NAMED_MAX
+        more = f"; and {left} more" if left > 0 else ""
+        room = f". {plan.shortage}. {ROOM_REMEDY}" if plan.shortage else ""
         super().__init__(
             f"the partitions of {topic} cannot have {factor} replicas each, and nothing was changed: "
-            f"{'; '.join(map(str, stuck[:STUCK_NAMED_MAX]))}{more}"
+            f"{'; '.join(map(str, self.stuck[:STUCK_NAMED_MAX]))}{more}{room}"
         )
 
 
@@ -41,15 +45,19 @@ def plan_resize(
     in_sync: Mapping[Key, Collection[int]],
     topic: str,
     factor: int,
+    room: Room | None = None,
 ) -> DrainPlan:
     """Returns the moves after which each partition of the topic has `factor` replicas.
 
     `partitions`: those of all topics, because the brokers with the fewest replicas get the new ones; `nodes`
-    may take them. What is taken away is out of sync or on a dead broker if anything is, and else shares a
-    rack. The preferred leader stays. Deterministic.
+    may take them, as far as there is `room`. What is taken away is out of sync or on a dead broker if
+    anything is, and else shares a rack. The preferred leader stays. Deterministic.
     """
     wanted = sorted(partitions, key=lambda part: part.key)
     load = Counter(each for part in wanted for each in part.replicas)
+    room = (room or Room()).copy()
+    needed: list[int] = []
+    is_short = False
     moves: list[Move] = []
     stuck: list[Stuck] = []
     for part in wanted:
@@ -58,24 +66,43 @@ def plan_resize(
         if part.problem is not None:
             stuck.append(Stuck(part.key, part.problem))
             continue
-        after = _fewer(nodes, part.replicas, in_sync.get(part.key, ()), factor, load)
-        after = _more(nodes, after, factor, load)
+        kept = _fewer(nodes, part.replicas, in_sync.get(part.key, ()), factor, load)
+        needed += [part.size_bytes] * (factor - len(kept))
+        after = _more(nodes, kept, factor, load, room, part.size_bytes)
         if len(after) < factor:
-            stuck.append(Stuck(part.key, _too_few(nodes, after, factor)))
+            free = [each for each in nodes if each not in kept]
+            is_cramped = len(kept) + len(free) >= factor
+            is_short = is_short or is_cramped
+            problem = no_room(part, free) if is_cramped else _too_few(nodes, after, factor)
+            stuck.append(Stuck(part.key, problem))
             continue
         load.subtract(part.replicas)
         load.update(after)
         moves.append(Move(part.key, part.replicas, after, part.size_bytes))
-    return DrainPlan(tuple(moves), tuple(stuck))
+    return DrainPlan(tuple(moves), tuple(stuck), shortage(room, nodes, needed) if is_short else "")
 
 
 def _more(
-    nodes: Mapping[int, Node], replicas: tuple[int, ...], factor: int, load: Counter[int]
+    nodes: Mapping[int, Node],
+    replicas: tuple[int, ...],
+    factor: int,
+    load: Counter[int],
+    room: Room,
+    size_bytes: int,
 ) -> tuple[int, ...]:
-    """Returns the replicas and as many others as are needed, or as there are."""
+    """Returns the replicas and as many others as are needed, or as there are with room; takes that room if
+    they are as many as are needed."""
     after = list(replicas)
-    while len(after) < factor and (free := [each for each in nodes if each not in after]):
+    added: list[int] = []
+    while len(after) < factor:
+        free = [each for each in nodes if each not in after and room.fits(each, size_bytes)]
+        if not free:
+            for each in added:
+                room.take_back(each, size_bytes)
+            break
         after.append(min(free, key=lambda each: (*shared(nodes, each, after), load[each], each)))
+        room.put(after[-1], size_bytes)
+        added.append(after[-1])
     return tuple(after)
 
 
@@ -109,7 +136,7 @@ def _too_few(nodes: Mapping[int, Node], replicas: tuple[int, ...], factor: int) 
 def plan_of_resize(survey: ReplicaSurvey, topic: str, factor: int) -> DrainPlan:
     """Returns what giving a topic `factor` replicas would move."""
     in_sync = {key: part.isr for key, part in survey.partitions.items()}
-    return plan_resize(nodes_of(survey), assigned(survey), in_sync, topic, factor)
+    return plan_resize(nodes_of(survey), assigned(survey), in_sync, topic, factor, room_of(survey))
 
 
 def resize(
@@ -135,7 +162,7 @@ def resize(
         survey = admin.replicas()
     plan = plan_of_resize(survey, topic, factor)
     if plan.stuck:
-        raise CannotResizeError(topic, factor, plan.stuck)
+        raise CannotResizeError(topic, factor, plan)
     throttle = Throttle(admin, throttle_bytes_per_s)
     mover = Mover(admin, deadline_s, report, throttle.begin, clock=clock, sleep=sleep)
     begun = _on_their_way(survey, topic, plan)

@@ -76,7 +76,8 @@ def obstacle(state: Values, leaving: Collection[int], deleted_topics: Collection
     """
     from headrace.client.errors import ClientError
     from headrace.reassignment.draining import plan_drain
-    from headrace.reassignment.reading import assigned, nodes_of
+    from headrace.reassignment.operations import room_remedy
+    from headrace.reassignment.reading import assigned, nodes_of, room_of
 
     try:
         with cluster_admin(state, timeout_s=PLAN_TIMEOUT_S) as admin:
@@ -87,11 +88,13 @@ def obstacle(state: Values, leaving: Collection[int], deleted_topics: Collection
     except (ClientError, CoordinationError) as error:
         return f"Its replicas cannot move, because the other brokers do not answer: {error}."
     kept = [partition for partition in assigned(survey) if partition.key[0] not in deleted]
-    stuck = plan_drain(nodes_of(survey, without=leaving), kept, leaving).stuck
+    plan = plan_drain(nodes_of(survey, without=leaving), kept, leaving, room_of(survey))
+    stuck = plan.stuck
     if not stuck:
         return None
     more = f"; and {len(stuck) - STUCK_SHOWN_MAX} more" if len(stuck) > STUCK_SHOWN_MAX else ""
-    return f"Its replicas cannot all move: {'; '.join(map(str, stuck[:STUCK_SHOWN_MAX]))}{more}."
+    room = f" {plan.shortage}. {room_remedy(int(state['broker_id']))}." if plan.shortage else ""
+    return f"Its replicas cannot all move: {'; '.join(map(str, stuck[:STUCK_SHOWN_MAX]))}{more}.{room}"
 
 
 def drain_broker(state: Values, stopping: threading.Event) -> str:

@@ -62,8 +62,8 @@ def factor_problems(planned: Values) -> list[Problem]:
 
     name, factor = str(planned["name"]), int(planned["replication_factor"])
     with replica_admin(planned["bootstrap_servers"], timeout_s=PLAN_TIMEOUT_S) as admin:
-        stuck = plan_of_resize(admin.replicas(), name, factor).stuck
-    return [_cannot(name, factor, CannotResizeError(name, factor, stuck))] if stuck else []
+        plan = plan_of_resize(admin.replicas(), name, factor)
+    return [_cannot(name, factor, CannotResizeError(name, factor, plan))] if plan.stuck else []
 
 
 def change_factor(planned: Values, stopping: threading.Event) -> None:
