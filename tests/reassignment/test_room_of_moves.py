@@ -40,6 +40,7 @@ class Cluster:
         self.sizes = dict.fromkeys(partitions, size)
         self.moving: dict[Key, tuple[tuple[int, ...], tuple[int, ...], int]] = {}
         self.drained: set[int] = set()
+        self.late: set[Key] = set()  # moves that no broker has heard of for the first 4 s
         self.grow: Callable[[], None] = lambda: None
         self.now_s = 0.0
         self.least: dict[int, int] = {}
@@ -84,6 +85,8 @@ class Cluster:
 
     def reassign(self, targets: Mapping[Key, Any]) -> dict[Key, Any]:
         for key, new in targets.items():
+            if key in self.late and self.now_s < 4:
+                continue
             if key not in self.moving and self.partitions[key] != tuple(new):
                 self.moving[key] = (self.partitions[key], tuple(new), 0)
         return {}
@@ -174,6 +177,31 @@ def test_a_balance_that_finds_a_disk_full_by_then_leaves_the_rest_where_it_is() 
     assert all("broker 2, to which it was to move, has no room by now" in each for each in refused.values())
 
 
+def test_moves_that_no_broker_shows_yet_take_their_room() -> None:
+    cluster = Cluster(many(60, (1,)), {1: 10**6, 2: 22_500}, 1_000)
+    plan = plan_of_balance(cluster.replicas(), small_bytes=0, ignore_room=True)
+    assert len(plan.moves) == 30
+    cluster.late = {move.key for move in plan.moves[:10]}
+    moved, refused = balance(cluster.admin, plan, clock=cluster.clock, sleep=cluster.sleep)
+    assert (moved.partitions, len(refused)) == (21, 9) and cluster.least[2] >= RESERVE
+
+
+def test_what_a_plan_keeps_for_growth_is_used_by_it() -> None:
+    cluster = Cluster(many(40, (1,)), {1: 10**6, 2: RESERVE + 20 * 990}, 900)
+    plan = plan_of_balance(cluster.replicas(), small_bytes=0)
+    assert len(plan.moves) == 20
+    cluster.sizes = dict.fromkeys(cluster.sizes, 980)
+    moved, refused = balance(cluster.admin, plan, clock=cluster.clock, sleep=cluster.sleep)
+    assert moved.partitions == 20 and not refused and cluster.least[2] >= RESERVE
+
+
+def test_what_was_begun_already_is_not_counted_again() -> None:
+    cluster = Cluster(many(1, (1,)), {1: 10**6, 2: RESERVE + 1_000}, 1_000)
+    cluster.moving["t", 0] = ((1,), (2,), 0)
+    assert cluster.drain(1).partitions == 1
+    assert cluster.partitions["t", 0] == (2,)
+
+
 def test_a_balance_gives_a_small_disk_less_than_its_share_and_says_so() -> None:
     cluster = Cluster(many(30, (1,)), {1: 10**6, 2: 6_500}, 1_000)
     plan = plan_of_balance(cluster.replicas(), small_bytes=0)
@@ -222,6 +250,8 @@ def test_moves_of_before_and_replicas_that_catch_up_still_take_room() -> None:
 def test_brokers_on_one_disk_share_its_room_and_those_that_do_not_say_which_may() -> None:
     one = {n: DiskRoom(10_000, RESERVE, "disk") for n in (1, 2)} | {3: DiskRoom(5_000, 0, "other")}
     assert left_of(survey(rooms=one)) == {1: 8_950, 2: 8_950, 3: 4_700}
+    differing = {1: DiskRoom(10_000, RESERVE, "disk"), 2: DiskRoom(9_900, RESERVE + 7, "disk")}
+    assert left_of(survey(rooms=differing))[1] == 9_900 - RESERVE - 7 - 50
     free = 2 * RESERVE_DEFAULT_BYTES
     unknown = {n: DiskRoom(free, -1, "") for n in (1, 2)}
     assert left_of(survey(rooms=unknown)) == {1: free // 2 - 50, 2: free // 2 - 50, 3: 0}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fix_plans import Cluster, check_moves, clusters
-from headrace.reassignment.balancing import plan_balance
+from headrace.reassignment.balancing import _Work, plan_balance
 from headrace.reassignment.draining import plan_drain
 from headrace.reassignment.model import Assigned, Move, Node
 from headrace.reassignment.resizing import plan_resize
@@ -158,3 +158,39 @@ def test_two_brokers_on_one_disk_exchange_only_what_both_have_room_for() -> None
     for free_bytes, count in ((1_111, 2), (1_110, 0)):
         plan = plan_balance(nodes_of(1, 2), partitions, Room([Disk((1, 2), free_bytes, 0)]), small_bytes=0)
         assert len(plan.moves) == count and bool(plan.shortage) == (count == 0)
+
+
+def test_what_a_partition_cannot_use_is_left_to_others() -> None:
+    """A partition that needs two brokers, of which one has room, takes no room."""
+    room = Room([Disk((1,), 110, 0), Disk((2,), 0, 0)])
+    two, one = Assigned(("t", 0), (8, 9), 100), Assigned(("t", 1), (8,), 100)
+    plan = plan_drain(nodes_of(1, 2), [two, one], {8, 9}, room)
+    assert [(move.key[1], move.after) for move in plan.moves] == [(1, (1,))]
+    one = Assigned(("t", 1), (3, 2), 100)
+    more = plan_resize(nodes_of(1, 2, 3), [Assigned(("t", 0), (3,), 100), one], {}, "t", 3, room)
+    assert [(move.key[1], move.after) for move in more.moves] == [(1, (3, 2, 1))]
+    left = room.copy()
+    assert left.put_all([1, 2], 100) == 2 and left.put_all([1], 100) is None
+
+
+@given(clusters(), rooms(), st.data())
+def test_a_balance_that_moves_replicas_to_and_fro_takes_the_room_of_where_they_end(
+    cluster: Cluster, room: Room, data: st.DataObject
+) -> None:
+    nodes, partitions = cluster
+    work = _Work(nodes, partitions, room.copy())
+    for _ in range(data.draw(st.integers(0, 10))):
+        held = [(key, each) for each in work.order for key in sorted(work.held[each])]
+        if not held:
+            break
+        key, source = data.draw(st.sampled_from(held))
+        targets = [each for each in work.order if key not in work.held[each]]
+        if targets:
+            work.move(key, source, data.draw(st.sampled_from(targets)))
+    moves = [
+        Move(part.key, part.replicas, tuple(work.replicas[part.key]), part.size_bytes) for part in partitions
+    ]
+    left = after(room, moves)
+    assert [work.room.left_bytes(each) for each in work.order] == [
+        left.left_bytes(each) for each in work.order
+    ]
