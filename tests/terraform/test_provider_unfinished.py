@@ -59,6 +59,10 @@ def test_a_deletion_waits_for_a_broker_that_is_made_and_not_for_ever(
     assert f"broker 2 of its cluster has not all replicas in sync: of clicks-0 {text}" in detail
 
 
+def patient(site: BrokersOnHosts, drain_timeout_s: int) -> str:
+    return site.hcl().replace("  settings ", f"  drain_timeout_s = {drain_timeout_s}\n  settings ")
+
+
 @contextlib.contextmanager
 def counted(bootstrap: str) -> Iterator[list[int]]:
     """Counts all the while how many brokers have the topic's partition in sync."""
@@ -86,7 +90,7 @@ def test_the_next_apply_takes_no_broker_away_while_one_of_the_last_apply_is_empt
 ) -> None:
     agents = hosts(("host-a", "host-b", "host-c"))
     site = BrokersOnHosts(agents, zookeeper, ("host-a", "host-a", "host-a"))
-    folder = workspace(site.hcl())
+    folder = workspace(patient(site, 3))
     assert "3 added" in folder.apply()
     with Admin(site.listens) as admin:
         admin.create_topic(TOPIC, 1, FACTOR)
@@ -95,21 +99,29 @@ def test_the_next_apply_takes_no_broker_away_while_one_of_the_last_apply_is_empt
     # The first apply removes broker 2, and cannot make it: its new host is down.
     agents["host-b"].end(signal.SIGTERM)
     site.move(2, "host-b")
-    folder.write(site.hcl())
+    folder.write(patient(site, 3))
     folder.run("apply", "-auto-approve", "-target=headrace_broker.b2", code=1)
     assert in_sync(site.listens[0]) == [1, 3]
 
-    # The next one, with both: broker 3 waits for 2, and nothing is changed if that is not made.
-    site.move(3, "host-c")
-    folder.write(site.hcl())
     with counted(site.listens[0]) as seen:
+        # The next one, with both: broker 3 waits for 2, and nothing is changed if that is not made.
+        listen = site.listens[2]
+        site.move(3, "host-c")
+        folder.write(patient(site, 3))
         output = " ".join(folder.apply(code=1).replace("│", " ").split())
         assert "Broker b3 is not destroyed yet" in output
-        assert f"broker 2 of its cluster has not all replicas in sync: of {TOPIC}-0" in output
+        assert f"broker 2 of its cluster has not all replicas in sync: of {TOPIC}-0 after 3 s" in output
         assert in_sync(site.listens[0]) == [1, 3]
+
+        # The change is taken back, for a longer wait, and made again once the host is there.
+        site.hosts[2], site.listens[2] = "host-a", listen
+        folder.write(patient(site, int(WAIT_MAX_S)))
+        folder.run("apply", "-auto-approve", "-target=headrace_broker.b3")
+        site.move(3, "host-c")
+        folder.write(patient(site, int(WAIT_MAX_S)))
         agents["host-b"].start(quick_kinds_agent.PROGRAM)
         output = folder.apply()
-        assert "2 added, 0 changed, 1 destroyed" in output, output
+        assert "2 added, 1 changed, 1 destroyed" in output, output  # the change is b1's time
     assert len(seen) > 10 and min(seen) >= 2, "what is there is on two disks at any time"
     assert [in_sync(address) for address in site.listens] == [[1, 2, 3]] * FACTOR
     assert records(site.listens, COUNT) == [b"event %d" % number for number in range(COUNT)]
