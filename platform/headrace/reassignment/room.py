@@ -77,7 +77,7 @@ class Room:
         return able
 
     def put(self, broker_id: int, size_bytes: int) -> None:
-        """Notes that a broker gets a replica. Raises nothing: an old plan may not fit any more."""
+        """Notes that a broker gets a replica, also one for which it has no room."""
         if (at := self._at.get(broker_id)) is not None:
             self._left_bytes[at] -= self.needed_bytes(size_bytes)
 
