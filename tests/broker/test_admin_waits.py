@@ -50,7 +50,7 @@ class Registry:
         assert name == "t"
         return self.topic
 
-    def add_partitions(self, name: str, replicas: Mapping[int, tuple[int, ...]]) -> TopicState:
+    def add_partitions(self, name: str, replicas: Mapping[int, tuple[int, ...]], **_: Any) -> TopicState:
         self.topic = topic(name, len(self.topic.partitions) + len(replicas))
         return self.topic
 

@@ -14,7 +14,12 @@ import pytest
 from fix_broker import BrokerCluster, StartCluster
 from fix_zookeeper import ZooKeeperRoom
 from headrace.broker.leadership.config_of import config_of
-from headrace.broker.leadership.departure import LED_WAIT_MAX_S, give_away, wait_until_led
+from headrace.broker.leadership.departure import (
+    LED_WAIT_MAX_S,
+    announce_and_give_away,
+    give_away,
+    wait_until_led,
+)
 from headrace.broker.settings.config import BrokerConfig
 from headrace.coordination import znodes
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
@@ -137,6 +142,37 @@ def test_a_broker_that_came_back_unseen_by_a_controller_is_given_nothing(zookeep
             0: PartitionState(3, 1, (1, 2, 3), (2, 3)),
             1: PartitionState(1, 0, (1, 2), (1, 2)),
         }
+
+
+def test_two_that_stop_give_each_other_nothing(zookeeper: ZooKeeperRoom) -> None:
+    with zookeeper.session() as session, zookeeper.session() as other:
+        registry, brokers = TopicRegistry(session), BrokerRegistry(session)
+        registered(session, 1, 3, handled=())
+        registered(other, 2, handled=(1, 2, 3))
+        before = registry.create("t", uuid4(), {0: (1, 2, 3), 1: (1, 2), 2: (2, 1), 3: (3, 1, 2)}).partitions
+        BrokerRegistry(other).announce_stop(2)
+        changes = announce_and_give_away(registry, brokers, 1, config_of(BrokerConfig()), frozenset())
+        assert sorted(change.partition for change in changes) == [0, 3]
+        assert registry.get("t").partitions == {
+            0: PartitionState(3, 1, (1, 2, 3), (2, 3)),
+            1: before[1],
+            2: before[2],
+            3: PartitionState(3, 0, (3, 1, 2), (3, 2)),
+        }
+        assert [each.is_stopping for each in brokers.live()] == [True, True, False]
+
+
+def test_a_broker_that_cannot_say_that_it_stops_gives_its_partitions_away_all_the_same(
+    zookeeper: ZooKeeperRoom, caplog: pytest.LogCaptureFixture
+) -> None:
+    with zookeeper.session() as session, zookeeper.session() as stranger:
+        registry, brokers = TopicRegistry(session), BrokerRegistry(session)
+        registered(session, 1, 2, handled=(1, 2))
+        registry.create("t", uuid4(), {0: (1, 2)})
+        stranger.create(znodes.stopping(1), b"", make_parents=True)
+        announce_and_give_away(registry, brokers, 1, config_of(BrokerConfig()), frozenset())
+        assert registry.get("t").partitions[0] == PartitionState(2, 1, (1, 2), (2,))
+        assert "broker 1 may be taken back into in-sync sets while it stops" in caplog.text
 
 
 def test_the_wait_for_new_leaders_ends_when_all_lead_or_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ MINIMA = st.integers(0, 4).map(below)
 @st.composite
 def brokers(draw: st.DrawFn) -> Brokers:
     alive = draw(SETS)
-    return Brokers(alive, draw(SETS) & alive)
+    return Brokers(alive, draw(SETS) & alive, stopping=draw(SETS) & alive)
 
 
 def check(before: PartitionState, after: PartitionState) -> None:
@@ -223,6 +223,48 @@ def test_the_cases_of_the_book() -> None:
     assert after(at(1, 4, (1,)), {1}, frozenset({1})) == at(1, 5, (1,)), "alone: its old self is fenced"
 
 
+@given(states(), brokers(), MINIMA, SETS, st.booleans())
+def test_who_stops_is_elected_only_if_nobody_else_can_be(
+    state: PartitionState, known: Brokers, minimum: ElrBelow, offline: frozenset[int], unclean: bool
+) -> None:
+    after = elect(state, known, minimum, unclean=unclean, offline=offline)
+    if_nobody_stopped = elect(
+        state, replace(known, stopping=frozenset()), minimum, unclean=unclean, offline=offline
+    )
+    assert (after.leader == NO_LEADER) == (if_nobody_stopped.leader == NO_LEADER)
+    if after.leader in known.stopping and after.leader_epoch != state.leader_epoch:
+        lasting = known.alive - known.stopping - offline
+        assert not lasting & {*after.isr}
+        if after.leader not in state.isr and after.leader in state.elr:
+            assert not lasting - known.bounced & {*state.elr}
+
+
+def test_the_order_of_those_that_could_lead() -> None:
+    def leads(
+        state: PartitionState,
+        *,
+        stopping: set[int],
+        bounced: frozenset[int] = frozenset(),
+        offline: frozenset[int] = frozenset(),
+    ) -> int:
+        brokers_now = Brokers({2, 3}, bounced, stopping=stopping)
+        return elect(state, brokers_now, NONE, unclean=True, offline=offline).leader
+
+    full = at(1, 4, (1, 2, 3))
+    assert leads(full, stopping=set()) == 2
+    assert leads(full, stopping={2}) == 3
+    assert leads(full, stopping={2, 3}) == 2, "the partition is not left without a leader"
+    assert leads(full, stopping={2}, offline=frozenset({3})) == 2, (
+        "it serves for seconds, the other one not at all"
+    )
+    eligible = PartitionState(1, 4, (1, 2, 3), (1,), elr=(2, 3))
+    assert leads(eligible, stopping={2}) == 3
+    assert leads(eligible, stopping={2}, bounced=frozenset({3})) == 2, "which has not come back just now"
+    assert leads(at(1, 4, (1,)), stopping={2}) == 3
+    leading = elect(full, Brokers({1, 2, 3}, stopping={1}), NONE, unclean=False)
+    assert leading == full, "a leader that stops gives its partitions away itself"
+
+
 def test_an_unclean_election_is_a_choice() -> None:
     state = at(1, 4, (1,))
     known = Brokers({2, 3})
@@ -352,6 +394,16 @@ def test_a_leader_that_is_elected_again_must_still_be_registered_as_it_was() -> 
     state = PartitionState(1, 5, (1, 2, 3), (1,), elr=(2, 3))
     (change,) = decided(state, Brokers(frozenset({1, 2, 3}), bounced=frozenset({1})))
     assert (change.new.leader, change.new.leader_epoch, change.joining) == (1, 6, {1: 101})
+
+
+def test_a_preferred_leader_that_stops_is_not_preferred_and_does_not_end_a_reassignment() -> None:
+    away = PartitionState(2, 5, (1, 2), (1, 2))
+    stopping = Brokers(frozenset({1, 2}), stopping=frozenset({1}))
+    assert decided(away, stopping) == []
+    moving = PartitionState(3, 5, (1, 3), (1, 3), adding=(1,), removing=(3,))
+    alive = frozenset({1, 3})
+    assert decided(moving, Brokers(alive, stopping=frozenset({1}))) == [], "broker 3 leads until it is back"
+    assert [change.new.leader for change in decided(moving, Brokers(alive))] == [1]
 
 
 def test_a_preferred_leader_whose_log_is_offline_is_not_preferred() -> None:

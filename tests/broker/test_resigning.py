@@ -69,6 +69,17 @@ def test_it_goes_to_an_eligible_broker_once_a_controller_has_seen_that_one(site:
     assert change.new == PartitionState(2, 6, (ME, 2, 3), (2,), elr=(ME,)) and change.handled_only
 
 
+def test_it_goes_to_who_stops_only_if_nobody_else_can_lead(site: Site) -> None:
+    both = replace(ALONE, isr=(ME, 2, 3), elr=())
+    brokers_now = site.bench.brokers(ME, 2, 3)
+    for stopping, leader in (({2}, 3), ({2, 3}, 2)):
+        live = [replace(each, is_stopping=each.broker_id in stopping) for each in brokers_now]
+        site.bench.state.view = site.bench.state.view.with_brokers(live)
+        site.see(both)
+        site.resigning.resign(NAME)
+        assert [change.new.leader for change in site.written()] == [leader]
+
+
 def test_nothing_is_written_twice_at_once(site: Site) -> None:
     site.resigning.resign(NAME)
     site.resigning.check()

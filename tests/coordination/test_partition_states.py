@@ -185,6 +185,50 @@ def test_a_broker_that_has_registered_again_does_not_join(
         assert registry.get("t").partitions[0] == full
 
 
+def test_a_broker_that_stops_does_not_join(zookeeper: ZooKeeperRoom, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KIP-841: also if it says so between the look and the write, and whatever the leader's watches tell."""
+    with zookeeper.session() as leader, zookeeper.session() as follower:
+        registry, brokers = TopicRegistry(leader), BrokerRegistry(follower)
+        full = create(leader, "t").partitions[0]
+        small = shrunk(full)
+        registry.set_partition_state("t", 0, small, expected=full)
+        brokers.register(BrokerRegistration(3, "127.1.0.13", 9092, "east"))
+        join = PartitionChange("t", 0, small, full, joining={3: brokers.live()[0].epoch})
+        store = partition_states._Present.store
+
+        def stops(present: Any, changes: Sequence[PartitionChange]) -> None:
+            monkeypatch.setattr(partition_states._Present, "store", store)
+            brokers.announce_stop(3)
+            store(present, changes)
+
+        monkeypatch.setattr(partition_states._Present, "store", stops)
+        for _ in range(2):
+            (problem,) = registry.set_partition_states([join])
+            assert isinstance(problem, StaleBrokerError) and problem.broker_id == 3
+            assert "broker 3 stops" in str(problem)
+        assert registry.get("t").partitions[0] == small
+        elected = replace(full, leader=3, leader_epoch=1)
+        assert registry.set_partition_states([replace(join, new=elected)]) == [None], "nobody else can lead"
+        again = replace(elected, leader=1, leader_epoch=2)
+        change = PartitionChange("t", 0, elected, again, joining=join.joining)
+        assert registry.set_partition_states([change]) == [None], "it was in sync before"
+
+
+def test_what_the_session_of_another_says_keeps_no_broker_out(zookeeper: ZooKeeperRoom) -> None:
+    """A predecessor of the broker died while it stopped, and its session lives on; or a stranger says it."""
+    with zookeeper.session() as leader, zookeeper.session() as before, zookeeper.session() as now:
+        registry, brokers = TopicRegistry(leader), BrokerRegistry(now)
+        full = create(leader, "t").partitions[0]
+        small = shrunk(full)
+        registry.set_partition_state("t", 0, small, expected=full)
+        BrokerRegistry(before).announce_stop(3)
+        brokers.register(BrokerRegistration(3, "127.1.0.13", 9092, "east"))
+        (seen,) = brokers.live()
+        assert not seen.is_stopping
+        join = PartitionChange("t", 0, small, full, joining={3: seen.epoch})
+        assert registry.set_partition_states([join]) == [None]
+
+
 def test_a_broker_leads_only_once_a_controller_has_handled_its_registration(
     zookeeper: ZooKeeperRoom, monkeypatch: pytest.MonkeyPatch
 ) -> None:

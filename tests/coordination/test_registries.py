@@ -81,6 +81,42 @@ def test_a_registration_has_a_rack(zookeeper: ZooKeeperRoom) -> None:
         assert [broker.broker_id for broker in registry.live()] == [1, 2]
 
 
+def test_a_broker_says_that_it_stops(zookeeper: ZooKeeperRoom) -> None:
+    seen: list[list[int]] = []
+    with zookeeper.session() as one, zookeeper.session() as two:
+        BrokerRegistry(two).watch(
+            lambda live: seen.append([each.broker_id for each in live if each.is_stopping])
+        )
+        held = [BrokerRegistry(one).register(registration(1)), BrokerRegistry(two).register(registration(2))]
+        as_registered = one.get(znodes.broker(1))
+        wait_for(lambda: bool(seen))
+        assert not any(seen)
+        BrokerRegistry(one).announce_stop(1)
+        wait_for(lambda: seen[-1] == [1])
+        assert one.get(znodes.broker(1)) == as_registered, "brokers of earlier versions read it as before"
+        assert b"stop" not in as_registered.data
+        with pytest.raises(NodeHeldError, match="/headrace/stopping/1"):
+            BrokerRegistry(two).announce_stop(1)
+        zookeeper.expire(one)
+        wait_for(lambda: [each.is_stopping for each in BrokerRegistry(two).live()] == [True, False])
+        held[0].release()
+        wait_for(lambda: seen[-1] == [])
+        with zookeeper.session() as successor:
+            BrokerRegistry(successor).register(registration(1))
+            assert not any(each.is_stopping for each in BrokerRegistry(two).live()), "that was said before"
+
+
+def test_who_writes_badly_that_a_broker_stops_stops_nobody(zookeeper: ZooKeeperRoom) -> None:
+    with zookeeper.session() as broker, zookeeper.session() as stranger:
+        registry = BrokerRegistry(broker)
+        registry.register(registration(1))
+        for name in ("x", "9" * 5_000, "-1", "1", "7"):
+            stranger.create(f"{znodes.STOPPING}/{name}", b"[" * 100, make_parents=True)
+        document = b'{"version":1,"host":"h","port":9092,"datacenter":"east","is_stopping":true}'
+        stranger.create(znodes.broker(2), document)
+        assert [(each.broker_id, each.is_stopping) for each in registry.live()] == [(1, False), (2, False)]
+
+
 def test_fronts_are_announced_marked_and_released(zookeeper: ZooKeeperRoom) -> None:
     seen: list[list[Front]] = []
     with zookeeper.session() as broker, zookeeper.session() as balancer:

@@ -53,6 +53,17 @@ def test_it_never_falls() -> None:
     assert replicas.high_watermark == 400
 
 
+def test_a_follower_that_stops_does_not_join_and_need_not_leave() -> None:
+    """KIP-841: it would have to leave again in a moment. Where it is in sync still, it leaves by itself."""
+    replicas = leader((1, 2))
+    for follower in (2, 3):
+        asked(replicas, follower, 1_000)
+    assert replicas.advance(1_000), "who stops, and is not in sync, holds nobody up"
+    assert replicas.wanted(0, LAG_MAX_MS, ALL, NONE, {2, 3}) is None
+    assert replicas.wanted(0, LAG_MAX_MS, ALL, NONE, {2}) == ALL
+    assert replicas.wanted(0, LAG_MAX_MS, {1, 3}, NONE, {2}) == (1, 3), "it is gone"
+
+
 def test_a_proposal_counts_beside_what_is_stored_until_its_outcome_is_known() -> None:
     replicas = leader((1, 2))
     asked(replicas, 2, 500)

@@ -262,6 +262,13 @@ def followers_take_one_partition_of_a_topic() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def brokers_that_stop_may_join() -> Iterator[None]:
+    """They say that they stop, and nobody looks."""
+    with put(PartitionChange, "taken_in", property(lambda _: frozenset())):
+        yield
+
+
 MUTANTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     each.__name__.replace("_", "-"): each
     for each in (
@@ -287,5 +294,6 @@ MUTANTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
         events_of_unknown_age_are_old,
         one_clock_makes_events_old,
         followers_take_one_partition_of_a_topic,
+        brokers_that_stop_may_join,
     )
 }

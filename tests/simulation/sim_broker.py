@@ -261,7 +261,7 @@ class SimBroker:
     def _register(self) -> dict[str, TopicState]:
         self._ageing.check()
         host = f"10.0.0.{self.number}"
-        for path in (znodes.broker(self.number), znodes.CONTROLLER):
+        for path in (znodes.broker(self.number), znodes.stopping(self.number), znodes.CONTROLLER):
             node = self.session.get_or_none(path)
             if node is not None and (path != znodes.CONTROLLER or self._is_mine(node.data)):
                 try:
@@ -356,9 +356,8 @@ class SimBroker:
         self.is_leaving = True
 
         def give_away() -> None:
-            view = self.state.view
-            settings = config_of(self.state.config)
-            departure.give_away(self.registry, self.number, view.topics, view.brokers, settings, view.offline)
+            settings, offline = config_of(self.state.config), self.state.view.offline
+            departure.announce_and_give_away(self.registry, self._brokers, self.number, settings, offline)
 
         def stop() -> None:
             self.state.partitions.commit()

@@ -74,6 +74,7 @@ class Faults:
             Newcomers(world, self, moves).begin,
             Emptied(world, self, moves, disks).leader,
             moves.shut_down,
+            moves.shut_down_all,
             moves.reassign,
             moves.prefer,
             moves.raise_min,

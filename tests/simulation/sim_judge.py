@@ -40,6 +40,7 @@ class Judge:
             self.problems.extend(client.problems)
         if world.group is not None:
             self.problems.extend(world.group.problems)
+        self.problems.extend(world.departures.problems)
         self.problems.extend(self._leaders())
         high_watermark, highest = world.high_watermark(), world.highest
         if high_watermark < highest and self._unclean_ms < 0:

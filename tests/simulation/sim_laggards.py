@@ -36,7 +36,7 @@ class Laggards:
         """The broker at whose return to the in-sync set the others die."""
         self._is_out = False
         """Whether it has left the set."""
-        world.zookeeper.on_write = self._written
+        world.zookeeper.on_write.append(self._written)
 
     def leave_behind(self) -> None:
         """One broker is cut off from the others until it lags; then those lose their power for long."""

@@ -64,6 +64,13 @@ class Moves:
 
         broker.leave(stopped)
 
+    def shut_down_all(self) -> None:
+        """All are told to stop at once: no one of them has another one that stays."""
+        if self._faults.sick is None and self._clock.chance(0.5):
+            self._faults.count("all-shut-down")
+            for number in list(self._world.brokers):
+                self.shut_down(number)
+
     def reassign(self) -> None:
         """The partition gets other replicas for a while, or the same in another order; then all again."""
         broker = self._free(is_harmless=True)

@@ -47,6 +47,7 @@ from simulation.sim_product_clients import (
 )
 from simulation.sim_remade import SimRemade
 from simulation.sim_session import SESSION_MS, SimSession
+from simulation.sim_stopping import Departures
 from simulation.sim_zookeeper import ZooKeeper
 
 CALM_MS: Final = 1_000.0
@@ -112,6 +113,7 @@ class World:
         self.is_unclean = False
         """Whether the topic allows unclean elections."""
         self._high_watermarks: dict[tuple[Life, int], int] = {}
+        self.departures = Departures(self.zookeeper)
         self.faults = Faults(self)
         self._liveness = Liveness(self)
         self.producers: list[SimProducer | ProductProducer] = []

@@ -45,7 +45,7 @@ class Znode:
 
 class ZooKeeper:
     """The server. `is_up`: False while it is silent; then no session expires. `history`: every write.
-    `on_write` is called with each one's path and data.
+    Each of `on_write` is called with each one's path and data.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -56,7 +56,7 @@ class ZooKeeper:
         self.nodes: dict[str, Znode] = {"": Znode(b"", 0, 0, 0, 0)}
         self.sessions: dict[int, SimSession] = {}
         self.history: list[tuple[float, str, bytes]] = []
-        self.on_write: Callable[[str, bytes], None] = lambda *_: None
+        self.on_write: list[Callable[[str, bytes], None]] = []
         self._watches: dict[tuple[str, str], list[tuple[SimSession, Fired]]] = {}
         self._numbers = 0
 
@@ -128,7 +128,8 @@ class ZooKeeper:
         if verb == "check":
             return
         self.history.append((self.clock.now_ms, path, data))
-        self.on_write(path, data)
+        for call in self.on_write:
+            call(path, data)
         self._fire("data", path)
         if verb != "set":
             self._fire("children", path.rpartition("/")[0])

@@ -347,10 +347,10 @@ class Broker:
         `run` ends."""
         broker_id, view, served = self._state.broker_id, self._state.view, self._state.topics.served_by_leader
         known = config_of(self._config), view.offline
-        gives_away = self._config["controlled.shutdown.enable"] and bool(
-            departing(broker_id, view.topics.values(), view.brokers, *known)
-        )
-        if not gives_away and self._membership.held_front is None:
+        gives_away = self._config["controlled.shutdown.enable"]
+        lasting = view.brokers.keys() - view.stopping
+        has_some = gives_away and bool(departing(broker_id, view.topics.values(), lasting, *known))
+        if not has_some and self._membership.held_front is None:
             self._loop.stop()
             return
         logger.info("broker %d leaves", broker_id)
@@ -359,7 +359,7 @@ class Broker:
         def leave() -> list[str]:
             self._membership.withdraw_front()
             if gives_away:
-                depart(self._topics, broker_id, view.topics, view.brokers, *known, served)
+                depart(self._topics, self._brokers, broker_id, *known, served)
             return self._membership.leave_balancers(broker_id)
 
         self._own_work.submit(leave, self._left)

@@ -6,7 +6,7 @@ ZooKeeper is unreachable, the last one is still used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
@@ -26,11 +26,17 @@ def metric_name(topic: str) -> str:
     return topic.replace(".", "_")
 
 
+def stopping_of(brokers: Iterable[BrokerRegistration]) -> frozenset[int]:
+    """Returns those of these brokers that say that they stop."""
+    return frozenset(each.broker_id for each in brokers if each.is_stopping)
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     """The live brokers and all topics. `version` grows with every change. `offline`: logs of other
     brokers that are offline, as (broker, topic, partition). `names_by_metric` has one topic for each
     name that topics have in metrics. `broker_configs`: settings of brokers that were set while they ran.
+    `stopping`: the live brokers that say that they stop.
     """
 
     version: int = 0
@@ -41,9 +47,15 @@ class ClusterView:
     names_by_metric: Mapping[str, str] = field(default_factory=dict)
     controller: int = NO_BROKER
     broker_configs: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    stopping: frozenset[int] = frozenset()
 
     def with_brokers(self, brokers: list[BrokerRegistration]) -> ClusterView:
-        return replace(self, version=self.version + 1, brokers={b.broker_id: b for b in brokers})
+        return replace(
+            self,
+            version=self.version + 1,
+            brokers={each.broker_id: each for each in brokers},
+            stopping=stopping_of(brokers),
+        )
 
     def with_topics(self, topics: Mapping[str, TopicState]) -> ClusterView:
         return replace(

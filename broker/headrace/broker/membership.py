@@ -120,6 +120,7 @@ class Membership:
             if (before.host, before.port) != (registration.host, registration.port):
                 return
             self._delete(znodes.broker(registration.broker_id))
+        self._delete(znodes.stopping(registration.broker_id))
         self._delete(znodes.front(registration.broker_id))
         if controller_of(self.session) == registration.broker_id:
             self._delete(znodes.CONTROLLER)

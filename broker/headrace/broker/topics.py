@@ -118,7 +118,10 @@ class TopicAdmin:
                 raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {new.name!r} exists already")
             states = {index: PartitionState(ids[0], 0, ids, ids) for index, ids in replicas.items()}
             return TopicState(new.name, UUID(int=0), states, dict(new.config))
-        state = self._change(lambda: self._registry.create(new.name, topic_id, replicas, new.config))
+        stopping = self._view().stopping
+        state = self._change(
+            lambda: self._registry.create(new.name, topic_id, replicas, new.config, stopping=stopping)
+        )
         logger.info("topic %s created with %d partitions", new.name, len(state.partitions))
         return state
 
@@ -165,7 +168,8 @@ class TopicAdmin:
         self._check_assignment(replicas, _replication_factor(present))
         if validate_only:
             return present
-        return self._change(lambda: self._registry.add_partitions(name, replicas))
+        stopping = self._view().stopping
+        return self._change(lambda: self._registry.add_partitions(name, replicas, stopping=stopping))
 
     def set_config(
         self, name: str, change: Callable[[dict[str, str]], dict[str, str]], *, validate_only: bool

@@ -212,21 +212,32 @@ class InSyncReplicas:
             follower.asked_ms = min(now_ms, follower.asked_ms + stood_ms)
 
     def wanted(
-        self, now_ms: float, lag_max_ms: float, live: Collection[int], elr_below: int
+        self,
+        now_ms: float,
+        lag_max_ms: float,
+        live: Collection[int],
+        elr_below: int,
+        stopping: Collection[int] = frozenset(),
     ) -> tuple[int, ...] | None:
         """Returns the in-sync set to propose; None to leave it as it is, or while a proposal is open. It is
         proposed as it is to end the eligibility of replicas: of the `unfit`, or of all if no fewer than
         `elr_below` are in sync.
 
         A live replica joins once it has reached the high watermark and the start of this leader's epoch. A
-        replica leaves when it is dead, or has not caught up for `lag_max_ms`.
+        replica leaves when it is dead, or has not caught up for `lag_max_ms`. One of those that stop does not
+        join (KIP-841). It leaves by itself, and stays where nobody else could lead.
         """
         if self.proposed is not None:
             return None
         wanted = tuple(
             replica
             for replica in self.replicas
-            if replica == self.broker_id or (replica in live and self._belongs(replica, now_ms, lag_max_ms))
+            if replica == self.broker_id
+            or (
+                replica in live
+                and (replica in self.stored or replica not in stopping)
+                and self._belongs(replica, now_ms, lag_max_ms)
+            )
         )
         is_elr_wrong = bool(self.elr) and (len(self.stored) >= elr_below or bool(self.unfit))
         return None if set(wanted) == set(self.stored) and not is_elr_wrong else wanted

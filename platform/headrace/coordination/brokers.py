@@ -1,5 +1,11 @@
 """The live brokers of a datacenter: `/brokers/ids/<id>`, one ephemeral node per broker (paper §3.2, "broker
-registry")."""
+registry").
+
+A broker that stops says so by a second node, `/headrace/stopping/<id>` (KIP-841), and not in its
+registration, which brokers of earlier versions could not read then. The node counts while the session that
+registered the broker owns it. So it ends with the registration, and one that a predecessor or a stranger left
+says nothing.
+"""
 
 import logging
 from collections.abc import Callable
@@ -23,7 +29,8 @@ class BrokerRegistration:
 
     `rack`: replicas of a partition are spread over racks; by default the host. `epoch`: the broker epoch,
     which grows with each registration (its node's czxid, KIP-380); 0 before it is registered. `directory_id`
-    is its log directory's: a disk that was replaced has another one.
+    is its log directory's: a disk that was replaced has another one. `is_stopping`: it gives its partitions
+    away, and will be gone in seconds.
     """
 
     broker_id: int
@@ -33,6 +40,7 @@ class BrokerRegistration:
     rack: str = ""
     epoch: int = 0
     directory_id: str = ""
+    is_stopping: bool = False
 
     def __post_init__(self) -> None:
         if not self.rack:
@@ -55,7 +63,7 @@ class BrokerRegistry:
         timeouts); then raises `NodeHeldError`: another live broker has this id.
         """
         fields = asdict(registration)
-        del fields["epoch"]
+        del fields["epoch"], fields["is_stopping"]
         return self._session.hold_ephemeral(
             znodes.broker(registration.broker_id),
             documents.encode(fields),
@@ -63,24 +71,48 @@ class BrokerRegistry:
             counter=znodes.registrations(registration.broker_id),
         )
 
+    def announce_stop(self, broker_id: int) -> HeldNode:
+        """Says that this session's broker stops, until the session ends.
+
+        From then on no write of partition states takes it into an in-sync set: the node is counted like a
+        registration, and a write that has not seen it fails. Raises `NodeHeldError` if another session holds
+        the node.
+        """
+        path, counter = znodes.stopping(broker_id), znodes.registrations(broker_id)
+        return self._session.hold_ephemeral(path, b"", wait_s=0.0, counter=counter)
+
     def live(self) -> list[BrokerRegistration]:
         """Returns the live brokers, sorted by id; leaves out damaged registrations, and logs them."""
         return self._read(self._session.children_or_empty(znodes.BROKER_IDS))
 
     def watch(self, callback: Callable[[list[BrokerRegistration]], None]) -> Watch:
-        """Calls `callback` with all live brokers, now and after every change; runs in the session's callback
-        thread."""
+        """Calls `callback` with all live brokers, now and after every change, also when one says that it
+        stops; runs in the session's callback thread."""
+        self._session.watch_children(znodes.STOPPING, lambda _: callback(self.live()))
         return self._session.watch_children(znodes.BROKER_IDS, lambda names: callback(self._read(names)))
 
     def _read(self, names: list[str]) -> list[BrokerRegistration]:
         ids = documents.numbers(names)
         nodes = self._session.get_many(znodes.broker(broker_id) for broker_id in ids)
+        owners = self._stopping(ids)
         pairs = zip(ids, nodes, strict=True)
         return [
-            replace(registration, epoch=node.stat.created_zxid)
+            replace(
+                registration,
+                epoch=node.stat.created_zxid,
+                is_stopping=node.stat.owner_session == owners.get(broker_id),
+            )
             for broker_id, node in pairs
             if node is not None and (registration := read_or_log(parse, broker_id, node.data)) is not None
         ]
+
+    def _stopping(self, ids: list[int]) -> dict[int, int]:
+        """Returns the sessions which say that these brokers stop."""
+        said = documents.numbers(self._session.children_or_empty(znodes.STOPPING))
+        named = sorted(set(said).intersection(ids))
+        stats = self._session.stat_many(map(znodes.stopping, named))
+        pairs = zip(named, stats, strict=True)
+        return {broker_id: stat.owner_session for broker_id, stat in pairs if stat and stat.owner_session}
 
 
 def parse(broker_id: int, data: bytes) -> BrokerRegistration:
@@ -89,7 +121,8 @@ def parse(broker_id: int, data: bytes) -> BrokerRegistration:
     fields = documents.decode(path, data)
     del fields["version"]
     try:
-        registration = BrokerRegistration(**{**fields, "broker_id": broker_id, "epoch": 0})
+        known = {"broker_id": broker_id, "epoch": 0, "is_stopping": False}
+        registration = BrokerRegistration(**{**fields, **known})
     except TypeError as error:
         raise CorruptNodeError(f"{path}: not a broker's registration: {error}") from None
     check_address(path, registration.host, registration.port)

@@ -81,7 +81,8 @@ class PartitionChange:
     """A new state of a partition, to be stored if the present one is `expected`.
 
     `joining`: by broker id, the broker epoch in which a new member of the in-sync set was seen to be in sync,
-    or a new leader was known; nothing is stored if it has registered again since, or is gone (KIP-903).
+    or a new leader was known; nothing is stored if it has registered again since, or is gone (KIP-903). Nor
+    if a new member that is not elected says that it stops (KIP-841).
     `handled_only`: who leads in a new epoch must be registered, and a controller must have handled this
     registration. Until then it may have come back with an empty disk, and still be in the in-sync set. So may
     the others of that set, which are relied on where a replica is taken away.
@@ -115,14 +116,15 @@ class PartitionChange:
         return frozenset(self.joining if leader is None else (*self.joining, leader))
 
     @property
+    def taken_in(self) -> frozenset[int]:
+        """The new followers in the in-sync set whose broker epochs are known."""
+        return frozenset(self.joining).difference(self.expected.isr, (self.new.leader,))
+
+    @property
     def reassigns(self) -> bool:
         """Whether the topic's list of replicas changes, too."""
-        before, after = self.expected, self.new
-        return (before.replicas, before.adding, before.removing) != (
-            after.replicas,
-            after.adding,
-            after.removing,
-        )
+        lists = [(each.replicas, each.adding, each.removing) for each in (self.expected, self.new)]
+        return lists[0] != lists[1]
 
 
 class StaleStateError(BadVersionError):
@@ -136,11 +138,12 @@ class StaleStateError(BadVersionError):
 
 
 NOT_HANDLED: Final = "has registered again, and no controller has seen that yet: its log may be empty; retry"
+STOPS: Final = "stops, and is not taken into in-sync sets any more"
 
 
 class StaleBrokerError(CoordinationError):
-    """A new member of the in-sync set is no longer registered as the one that was seen to be in sync; or no
-    controller has handled the registration of a new leader yet. `broker_id`: which broker.
+    """A new member of the in-sync set is no longer registered as the one that was seen to be in sync, or
+    stops; or no controller has handled the registration of a new leader yet. `broker_id`: which broker.
     """
 
     def __init__(self, broker_id: int, problem: str) -> None:
@@ -216,7 +219,7 @@ class _Present:
 
     States come before the topics' documents, which list the replicas: a reassignment writes both, so a state
     that is still of its version belongs to the document that was read after it. In the same way a broker's
-    count of registrations comes before its registration.
+    count of registrations comes before its registration, and before the node by which it says that it stops.
     """
 
     def __init__(
@@ -239,6 +242,7 @@ class _Present:
             {each for change in changes for each in (*change.relied_on, *change.unproven_followers)}
         )
         held = [*map(znodes.registrations, brokers), *map(znodes.broker, brokers), *guard]
+        held += {znodes.stopping(each) for change in changes for each in change.taken_in}
         self._stats = dict(zip(held, session.stat_many(held), strict=True))
         unproven = {leader for change in changes if (leader := change.unproven_leader) is not None}
         unproven.update(*(change.unproven_followers for change in changes))
@@ -293,6 +297,9 @@ class _Present:
                 return StaleBrokerError(broker, now)
             if self._handled.get(broker, epoch) != epoch:
                 return StaleBrokerError(broker, NOT_HANDLED)
+            said = self._stats[znodes.stopping(broker)] if broker in change.taken_in else None
+            if said is not None and said.owner_session == stat.owner_session:
+                return StaleBrokerError(broker, STOPS)
         for broker in sorted(change.unproven_followers):
             stat = self._stats[znodes.broker(broker)]
             if stat is not None and self._handled[broker] != stat.created_zxid:

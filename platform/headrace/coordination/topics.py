@@ -7,7 +7,7 @@ everything, and a topic is read again only if the modified-zxid of one of the ot
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -76,8 +76,11 @@ class TopicRegistry:
         topic_id: UUID,
         replicas: Mapping[int, tuple[int, ...]],
         config: Mapping[str, str] | None = None,
+        *,
+        stopping: Set[int] = frozenset(),
     ) -> TopicState:
-        """Creates a topic with its partitions, all or nothing; the first replica of each one leads.
+        """Creates a topic with its partitions, all or nothing; the first replica of each one leads, and all
+        are in sync: of the `stopping` ones only where there is no other.
 
         Raises `TopicExistsError`, `InvalidTopicError`, `TooLargeError`. If a call fails and may have taken
         effect, it is safe to repeat it with the same `topic_id`.
@@ -89,7 +92,7 @@ class TopicRegistry:
         self._session.ensure_path(znodes.TOPICS)
         self._session.ensure_path(znodes.TOPIC_CONFIGS)
         state = TopicState(
-            name, topic_id, {p: _fresh(r) for p, r in sorted(replicas.items())}, dict(config or {})
+            name, topic_id, {p: _fresh(r, stopping) for p, r in sorted(replicas.items())}, dict(config or {})
         )
         change = self._creation(state).set(znodes.TOPICS, b"")
         try:
@@ -103,14 +106,16 @@ class TopicRegistry:
                 raise TopicExistsError(f"topic {name!r} exists already") from None
         return state
 
-    def add_partitions(self, name: str, replicas: Mapping[int, tuple[int, ...]]) -> TopicState:
-        """Adds partitions; their numbers start at the present count.
+    def add_partitions(
+        self, name: str, replicas: Mapping[int, tuple[int, ...]], *, stopping: Set[int] = frozenset()
+    ) -> TopicState:
+        """Adds partitions; their numbers start at the present count. `stopping`: as in `create`.
 
         Raises `TopicNotRegisteredError`, `InvalidTopicError`, `TooLargeError`, and `BadVersionError` if
         others change it all the time.
         """
         _check_replicas(name, replicas)
-        added = {p: _fresh(r) for p, r in sorted(replicas.items())}
+        added = {p: _fresh(r, stopping) for p, r in sorted(replicas.items())}
         for attempt in range(CHANGES_MAX):
             state, version = self._get_versioned(name)
             count = len(state.partitions)
@@ -297,8 +302,9 @@ def _check_replicas(name: str, replicas: Mapping[int, tuple[int, ...]]) -> None:
             )
 
 
-def _fresh(replicas: tuple[int, ...]) -> PartitionState:
-    return PartitionState(leader=replicas[0], leader_epoch=0, replicas=tuple(replicas), isr=tuple(replicas))
+def _fresh(replicas: tuple[int, ...], stopping: Set[int]) -> PartitionState:
+    in_sync = tuple(r for r in replicas if r not in stopping) or tuple(replicas)
+    return PartitionState(leader=in_sync[0], leader_epoch=0, replicas=tuple(replicas), isr=in_sync)
 
 
 def _replicas(topic: TopicState, partition_id: int) -> tuple[int, ...] | None:

@@ -17,7 +17,9 @@ Names are Kafka's (0.8 to 3.x) where Kafka has one, so that its tools work. JSON
                                                                long nobody has used it
     /controller                                    ephemeral  {"broker_id"}: the broker that is the controller
     /controller_epoch                              data       {"epoch", "broker_id"} of the last one elected
-    /headrace/registrations/<broker id>            data       empty; its version counts registrations
+    /headrace/registrations/<broker id>            data       empty; its version counts registrations, and
+                                                               the nodes of the next line
+    /headrace/stopping/<broker id>                 ephemeral  empty: the broker of this session stops
     /headrace/brokers/<broker id>                  data       {"epoch", "directory_id"}: its last registration
                                                                that a controller has handled
     /headrace/disks/<broker id>                    data       {"directory_id", "age"}: how old its disk is
@@ -44,6 +46,7 @@ CONSUMERS: Final = "/consumers"
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 REGISTRATIONS: Final = "/headrace/registrations"
+STOPPING: Final = "/headrace/stopping"
 HANDLED_BROKERS: Final = "/headrace/brokers"
 DISKS: Final = "/headrace/disks"
 FRONTS: Final = "/headrace/fronts"
@@ -60,6 +63,10 @@ def broker(broker_id: int) -> str:
 
 def registrations(broker_id: int) -> str:
     return f"{REGISTRATIONS}/{broker_id}"
+
+
+def stopping(broker_id: int) -> str:
+    return f"{STOPPING}/{broker_id}"
 
 
 def handled_broker(broker_id: int) -> str:

@@ -55,11 +55,13 @@ class LeadershipAdmin:
             preferred = next(r for r in state.replicas if r not in state.removing)
             if state.leader == preferred:
                 raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"broker {preferred} leads it already")
-            new = prefer(state, self._alive)
+            new = prefer(state, self._lasting)
             if new == state:
                 raise Refused(
                     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-                    f"broker {preferred} is not alive, or not in sync: in sync are {list(state.isr)}",
+                    f"broker {preferred} stops now"
+                    if preferred in self._view().stopping
+                    else f"broker {preferred} is not alive, or not in sync: in sync are {list(state.isr)}",
                 )
             return new
 
@@ -74,7 +76,8 @@ class LeadershipAdmin:
             able = frozenset(r for r in self._alive if (r, topic, index) not in offline)
             if state.leader in able:
                 raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"broker {state.leader} leads it")
-            new = elect(state, Brokers(able), elr_below_of(known, self._config_of), unclean=True)
+            brokers = Brokers(able, stopping=self._view().stopping)
+            new = elect(state, brokers, elr_below_of(known, self._config_of), unclean=True)
             if new.leader == NO_LEADER or new.leader not in able:
                 raise Refused(
                     ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
@@ -103,14 +106,20 @@ class LeadershipAdmin:
     def _alive(self) -> frozenset[int]:
         return frozenset(self._view().brokers)
 
+    @property
+    def _lasting(self) -> frozenset[int]:
+        """The live brokers that do not stop: only they are given something to lead."""
+        view = self._view()
+        return frozenset(view.brokers) - view.stopping
+
     def _call_off(self, _: TopicState, state: PartitionState) -> PartitionState:
         if not state.adding and not state.removing:
             raise Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment of it is under way")
-        new = cancel(state, self._alive)
+        new = cancel(state, self._lasting)
         if new == state:
             raise Refused(
                 ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-                "none of its former replicas is alive and in sync: let the reassignment end",
+                "none of its former replicas is alive and in sync, or it stops: let the reassignment end",
             )
         return new
 
@@ -132,7 +141,7 @@ class LeadershipAdmin:
                     ErrorCode.INVALID_REPLICATION_FACTOR,
                     f"replicas {list(targets)} are not {count}, and the request forbids to change that",
                 )
-            return complete(reassign(state, targets), alive)
+            return complete(reassign(state, targets), self._lasting)
 
         return decide
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from headrace.broker.cluster import stopping_of
 from headrace.broker.leadership.config_of import ConfigOf, elr_below_of
 from headrace.broker.leadership.decisions import Brokers, complete, elect, is_unclean, prefer
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
@@ -67,7 +68,7 @@ def decide(
             new = elect(state, brokers, below, unclean=False, offline=offline)
             if new.leader == NO_LEADER and config_of(topic).unclean_leader_election:
                 new = elect(state, brokers, below, unclean=True, offline=offline)
-            able = brokers.alive - offline
+            able = brokers.alive - offline - brokers.stopping
             new = complete(new, able)
             if rebalance:
                 new = prefer(new, able)
@@ -218,6 +219,7 @@ class Controller:
                 alive=known.brokers.keys(),
                 bounced={each.broker.broker_id for each in new},
                 other_disks={each.broker.broker_id: each.broker.epoch for each in new if each.has_other_disk},
+                stopping=stopping_of(known.brokers.values()),
             )
             changes = decide(known, brokers_now, self._config_of, rebalance=rebalance)
             if not changes:

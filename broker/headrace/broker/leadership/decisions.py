@@ -20,11 +20,14 @@ class Brokers:
     """The brokers of a datacenter: `alive` are registered. `bounced` have registered again since the
     controller looked last, and count as having died and come back. `other_disks`: those of them that came
     back with another disk, each with its broker epoch: the transaction in which it registered.
+    `stopping`: those that say that they stop. They lead on until they have given their partitions away, and
+    are elected only if nobody else can be (KIP-841).
     """
 
     alive: Set[int]
     bounced: Set[int] = frozenset()
     other_disks: Mapping[int, int] = field(default_factory=dict)
+    stopping: Set[int] = frozenset()
 
     def empty_for(self, state: PartitionState) -> Set[int]:
         """Returns the brokers that came back without what they had of this partition. A partition that was
@@ -47,7 +50,8 @@ def elect(
     they may be the only ones with all that was acknowledged. A leader that went is followed by the first
     in-sync replica in the order of the replicas, also by one that bounced, and rather by one whose log is not
     offline; else by an eligible one; else, with `unclean`, by the first one alive: rather by one that had the
-    partition than by one that a reassignment adds, which may have copied nothing yet.
+    partition than by one that a reassignment adds, which may have copied nothing yet. Of those that are equal
+    in all this, one that stops comes last.
     """
     if state.replicas == state.isr == (state.leader,):
         return state  # nobody else can lead: it does as soon as it is back, with what it has
@@ -57,14 +61,16 @@ def elect(
     steady = tuple(r for r in returned if r not in brokers.bounced)
     if steady or returned:
         new = state.with_isr(steady or returned, elr_below, empty)
-        online = [r for r in new.isr if r not in offline]
-        return new if state.leader in steady else _elected(new, _first(state, online or new.isr))
+        if state.leader in steady:
+            return new
+        in_order = [r for r in state.replicas if r in new.isr]
+        return _elected(new, min(in_order, key=lambda r: (r in offline, r in brokers.stopping)))
     able = [r for r in state.replicas if r in brokers.alive and r not in offline]
     eligible = [r for r in able if r in state.elr and r not in empty]
     if eligible:
-        leader = min(eligible, key=lambda r: r in brokers.bounced)
+        leader = min(eligible, key=lambda r: (r in brokers.bounced, r in brokers.stopping))
         return _elected(state.with_isr((leader,), elr_below, empty), leader)
-    candidates = sorted(able, key=lambda r: (r in empty, r in state.adding))
+    candidates = sorted(able, key=lambda r: (r in empty, r in state.adding, r in brokers.stopping))
     if unclean and candidates:
         return _elected(replace(state, isr=(candidates[0],), elr=()), candidates[0])
     waiting = replace(state, isr=held, elr=tuple(r for r in state.elr if r not in empty))

@@ -1,7 +1,8 @@
 """How a broker that stops gives its partitions away first, to others that are in sync or eligible.
 
-Each change is by compare-and-set. Blocks, and is called on a control thread. The broker serves meanwhile, so
-that clients find the new leaders.
+Before it gives the first one away it says that it stops (`BrokerRegistry.announce_stop`): from then on nobody
+takes it back into an in-sync set, or gives it something to lead. Each change is by compare-and-set. Blocks,
+and is called on a control thread. The broker serves meanwhile, so that clients find the new leaders.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Final
 
 from headrace.broker.leadership.config_of import ConfigOf, elr_below_of
 from headrace.broker.leadership.decisions import without
-from headrace.coordination.errors import BadVersionError
+from headrace.coordination.brokers import BrokerRegistry
+from headrace.coordination.errors import BadVersionError, NodeHeldError
 from headrace.coordination.offline_logs import OfflineNames
 from headrace.coordination.partition_states import PartitionChange, StaleBrokerError
 from headrace.coordination.topics import TopicRegistry, TopicState
@@ -59,8 +61,9 @@ def give_away(
 ) -> list[PartitionChange]:
     """Takes a broker out of the in-sync sets, and gives its partitions to others, in sync or eligible.
 
-    Returns what was changed. Partitions that nobody else can lead keep their leader. A broker that has
-    registered again, which no controller has seen yet, is given nothing: its disk may be another one.
+    `alive`: those that can be given something: who stops, too, cannot. Returns what was changed. Partitions
+    that nobody else can lead keep their leader. A broker that has registered again, which no controller has
+    seen yet, is given nothing: its disk may be another one.
     """
     living = frozenset(alive)
     done: list[PartitionChange] = []
@@ -106,18 +109,36 @@ def wait_until_led(changes: Sequence[PartitionChange], served: Served) -> int:
     return sum(map(len, left.values()))
 
 
+def announce_and_give_away(
+    registry: TopicRegistry,
+    brokers: BrokerRegistry,
+    broker_id: int,
+    config_of: ConfigOf,
+    offline: OfflineNames,
+) -> list[PartitionChange]:
+    """Says that the broker stops, and then gives away what ZooKeeper holds after that: nothing is added to it
+    any more, except by brokers of earlier versions, and topics that are made in that moment. Of two brokers
+    that stop at once at least one sees it of the other.
+    """
+    try:
+        brokers.announce_stop(broker_id)
+    except NodeHeldError as error:
+        logger.warning("broker %d may be taken back into in-sync sets while it stops: %s", broker_id, error)
+    lasting = [each.broker_id for each in brokers.live() if not each.is_stopping]
+    return give_away(registry, broker_id, registry.list(), lasting, config_of, offline)
+
+
 def depart(
     registry: TopicRegistry,
+    brokers: BrokerRegistry,
     broker_id: int,
-    topics: Topics,
-    alive: Iterable[int],
     config_of: ConfigOf,
     offline: OfflineNames,
     served: Served,
 ) -> None:
     """Gives everything away that others can take, waits until they lead, and says so."""
     begun_s = time.monotonic()
-    changes = give_away(registry, broker_id, topics, alive, config_of, offline)
+    changes = announce_and_give_away(registry, brokers, broker_id, config_of, offline)
     moved = [change for change in changes if change.expected.leader == broker_id]
     waiting = wait_until_led(moved, served)
     logger.info(

@@ -74,7 +74,9 @@ class Resigning:
         damaged = frozenset({own}) if name in self._state.damaged else frozenset[int]()
         if known.leader == own:
             able = self._able(name, known) - unfit
-            return without(known, own, able, self._elr_below(name), damaged)
+            lasting = able - self._state.view.stopping
+            new = without(known, own, lasting, self._elr_below(name), damaged)
+            return new if new != known else without(known, own, able, self._elr_below(name), damaged)
         return replace(known, elr=tuple(r for r in known.elr if r not in damaged))
 
     def _able(self, name: PartitionName, known: PartitionState) -> Set[int]:

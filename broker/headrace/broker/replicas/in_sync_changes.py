@@ -122,7 +122,8 @@ class InSyncChanges:
         live: Set[int] = view.brokers.keys()
         if view.offline:  # a log that is offline gets nothing more, and could not lead
             live = {r for r in live if (r, partition.topic, partition.index) not in view.offline}
-        return replicas.wanted(self._state.monotonic_ms(), self._lag_max_ms, live, elr_below)
+        now_ms = self._state.monotonic_ms()
+        return replicas.wanted(now_ms, self._lag_max_ms, live, elr_below, view.stopping)
 
     def _write(self) -> None:
         if self._is_writing or not self._queue:
