@@ -199,3 +199,23 @@ def test_a_topic_that_is_newer_than_the_known_brokers_keeps_its_leader(zookeeper
             assert states[0]()[0] == PartitionState(2, 0, (2, 1), (2, 1))
         finally:
             controller.close()
+
+
+def test_a_broker_that_stops_is_not_elected(zookeeper: ZooKeeperRoom) -> None:
+    with zookeeper.session() as session, zookeeper.session() as other:
+        brokers = BrokerRegistry(session)
+        for broker_id in (1, 3):
+            brokers.register(BrokerRegistration(broker_id, "127.0.0.1", 9092, "test"))
+        stopping = BrokerRegistry(other)
+        stopping.register(BrokerRegistration(2, "127.0.0.1", 9092, "test"))
+        stopping.announce_stop(2)
+        states = create(session, "t", (9, 2, 3)), create(session, "u", (9, 2))
+        controller = Controller(
+            session, 1, lambda _: None, config_of(BrokerConfig()), rebalance_interval_s=None
+        )
+        controller.start()
+        try:
+            wait_for(lambda: all(state()[0].leader != 9 for state in states))
+            assert [state()[0].leader for state in states] == [3, 2]
+        finally:
+            controller.close()

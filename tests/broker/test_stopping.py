@@ -107,16 +107,23 @@ def test_who_stops_is_given_nothing_to_lead_on_request(zookeeper: ZooKeeperRoom)
         registry.set_partition_state("t", 0, both, expected=made[0])
         HandledBrokers(session).note(brokers.live(), {})
 
-        def asked() -> Refused | None:
+        def admin() -> LeadershipAdmin:
             view = ClusterView().with_brokers(brokers.live())
-            admin = LeadershipAdmin(registry, lambda: view, lambda: frozenset(), config_of(BrokerConfig()))
-            return admin.elect_preferred("t", [0])[0]
+            return LeadershipAdmin(registry, lambda: view, lambda: frozenset(), config_of(BrokerConfig()))
+
+        def asked() -> Refused | None:
+            return admin().elect_preferred("t", [0])[0]
 
         brokers.announce_stop(1)
         refused = asked()
         assert refused is not None and str(refused) == "broker 1 stops now"
         assert refused.code is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
         assert registry.get("t").partitions[0] == both
+        registry.create("lost", uuid4(), {0: (9, 1, 2)})
+        dead = PartitionState(9, 0, (9, 1, 2), (9,))
+        registry.set_partition_state("lost", 0, dead, expected=registry.get("lost").partitions[0])
+        assert admin().elect_unclean("lost", [0]) == {0: None}
+        assert registry.get("lost").partitions[0].leader == 2
         session.delete(znodes.stopping(1))
         assert asked() is None
         assert registry.get("t").partitions[0] == PartitionState(1, 1, (1, 2), (2, 1))

@@ -18,7 +18,8 @@ from headrace.broker.cluster import ClusterView
 from headrace.broker.handlers import topics as handler
 from headrace.broker.promise import Promise
 from headrace.broker.settings.config import BrokerConfig
-from headrace.broker.topics import TopicAdmin
+from headrace.broker.topics import NewTopic, TopicAdmin
+from headrace.coordination.brokers import BrokerRegistration
 from headrace.coordination.topics import TopicRegistry
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
@@ -110,3 +111,14 @@ def test_two_clients_that_change_settings_at_once_lose_none(site: Site) -> None:
     site.topics.set_config("t", sets_flush, validate_only=False)
     assert site.registry.get("t").config.items() >= {"flush.ms": "5", "retention.ms": "3600000"}.items()
     assert len(calls) == 2
+
+
+def test_a_new_partition_is_not_led_by_a_broker_that_stops(site: Site) -> None:
+    """KIP-841. It has replicas there all the same: they are for years, and the broker is back in a moment."""
+    live = [BrokerRegistration(each, "127.0.0.1", 9092, "east", is_stopping=each == 1) for each in (1, 2, 3)]
+    site.view = site.view.with_brokers(live)
+    new = NewTopic("t", 1, -1, {}, {0: (1, 2, 3)})
+    site.topics.create(new, validate_only=False)
+    site.topics.add_partitions("t", 2, [(3, 1, 2)], validate_only=False)
+    made = {index: (each.leader, each.isr) for index, each in site.registry.get("t").partitions.items()}
+    assert made == {0: (2, (2, 3)), 1: (3, (3, 2))}
