@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.broker.leadership.controller import Cluster, decide, leaderless_warnings
+from fix_leadership import IDS, MINIMA, NONE, SETS, at, below, brokers, decided, states
+from headrace.broker.leadership.controller import leaderless_warnings
 from headrace.broker.leadership.decisions import (
     Brokers,
     cancel,
@@ -19,38 +19,8 @@ from headrace.broker.leadership.decisions import (
     reassign,
     without,
 )
-from headrace.broker.settings.config import BrokerConfig
-from headrace.coordination.brokers import BrokerRegistration
 from headrace.coordination.partition_states import PartitionChange
-from headrace.coordination.topics import NO_LEADER, ElrBelow, PartitionState, TopicState
-
-IDS = range(1, 6)
-SETS = st.frozensets(st.sampled_from(IDS))
-
-
-@st.composite
-def states(draw: st.DrawFn) -> PartitionState:
-    """A state that the controller or a leader may have written."""
-    replicas = tuple(draw(st.lists(st.sampled_from(IDS), min_size=1, max_size=4, unique=True)))
-    isr = tuple(draw(st.lists(st.sampled_from(replicas), min_size=1, unique=True)))
-    leader = draw(st.sampled_from([*isr, NO_LEADER]))
-    elr = tuple(r for r in draw(st.permutations(replicas)) if r not in isr and draw(st.booleans()))
-    return PartitionState(leader, draw(st.integers(0, 9)), replicas, isr, elr=elr)
-
-
-def below(number: int) -> ElrBelow:
-    """Replicas that leave are eligible while fewer than so many are in sync."""
-    return lambda _: number
-
-
-NONE = below(0)
-MINIMA = st.integers(0, 4).map(below)
-
-
-@st.composite
-def brokers(draw: st.DrawFn) -> Brokers:
-    alive = draw(SETS)
-    return Brokers(alive, draw(SETS) & alive, stopping=draw(SETS) & alive)
+from headrace.coordination.topics import NO_LEADER, ElrBelow, PartitionState
 
 
 def check(before: PartitionState, after: PartitionState) -> None:
@@ -198,12 +168,6 @@ def test_a_reassignment_replaces_an_earlier_one(
     assert set(moving.isr) <= set(moving.replicas)
 
 
-def at(
-    leader: int, epoch: int, isr: tuple[int, ...], replicas: tuple[int, ...] = (1, 2, 3)
-) -> PartitionState:
-    return PartitionState(leader, epoch, replicas, isr)
-
-
 def test_the_cases_of_the_book() -> None:
     def after(
         state: PartitionState, alive: set[int], bounced: frozenset[int] = frozenset()
@@ -221,48 +185,6 @@ def test_the_cases_of_the_book() -> None:
     assert after(at(NO_LEADER, 6, (2,)), {1, 2, 3}) == at(2, 7, (2,)), "and leads when it is back"
     assert after(full, {1, 2, 3}, frozenset({1})) == at(2, 5, (2, 3)), "died and returned, unseen"
     assert after(at(1, 4, (1,)), {1}, frozenset({1})) == at(1, 5, (1,)), "alone: its old self is fenced"
-
-
-@given(states(), brokers(), MINIMA, SETS, st.booleans())
-def test_who_stops_is_elected_only_if_nobody_else_can_be(
-    state: PartitionState, known: Brokers, minimum: ElrBelow, offline: frozenset[int], unclean: bool
-) -> None:
-    after = elect(state, known, minimum, unclean=unclean, offline=offline)
-    if_nobody_stopped = elect(
-        state, replace(known, stopping=frozenset()), minimum, unclean=unclean, offline=offline
-    )
-    assert (after.leader == NO_LEADER) == (if_nobody_stopped.leader == NO_LEADER)
-    if after.leader in known.stopping and after.leader_epoch != state.leader_epoch:
-        lasting = known.alive - known.stopping - offline
-        assert not lasting & {*after.isr}
-        if after.leader not in state.isr and after.leader in state.elr:
-            assert not lasting - known.bounced & {*state.elr}
-
-
-def test_the_order_of_those_that_could_lead() -> None:
-    def leads(
-        state: PartitionState,
-        *,
-        stopping: set[int],
-        bounced: frozenset[int] = frozenset(),
-        offline: frozenset[int] = frozenset(),
-    ) -> int:
-        brokers_now = Brokers({2, 3}, bounced, stopping=stopping)
-        return elect(state, brokers_now, NONE, unclean=True, offline=offline).leader
-
-    full = at(1, 4, (1, 2, 3))
-    assert leads(full, stopping=set()) == 2
-    assert leads(full, stopping={2}) == 3
-    assert leads(full, stopping={2, 3}) == 2, "the partition is not left without a leader"
-    assert leads(full, stopping={2}, offline=frozenset({3})) == 2, (
-        "it serves for seconds, the other one not at all"
-    )
-    eligible = PartitionState(1, 4, (1, 2, 3), (1,), elr=(2, 3))
-    assert leads(eligible, stopping={2}) == 3
-    assert leads(eligible, stopping={2}, bounced=frozenset({3})) == 2, "which has not come back just now"
-    assert leads(at(1, 4, (1,)), stopping={2}) == 3
-    leading = elect(full, Brokers({1, 2, 3}, stopping={1}), NONE, unclean=False)
-    assert leading == full, "a leader that stops gives its partitions away itself"
 
 
 def test_an_unclean_election_is_a_choice() -> None:
@@ -379,31 +301,11 @@ def test_an_in_sync_replica_whose_log_is_offline_leads_only_if_no_other_can() ->
     assert elect(state, known, NONE, unclean=False, offline={1, 2}).leader == 2
 
 
-def decided(state: PartitionState, known: Brokers, *, offline: int | None = None) -> list[PartitionChange]:
-    topic = TopicState("t", UUID(int=1), {0: state})
-    registered = {
-        each: BrokerRegistration(each, "127.0.0.1", 9092, "east", epoch=100 + each) for each in known.alive
-    }
-    names = frozenset() if offline is None else frozenset({(offline, "t", 0)})
-    config = BrokerConfig().topic_config({"min.insync.replicas": "2"})
-    return decide(Cluster({"t": topic}, registered, names), known, lambda _: config, rebalance=True)
-
-
 def test_a_leader_that_is_elected_again_must_still_be_registered_as_it_was() -> None:
     """It bounced, was elected, and bounced once more with an empty disk before that was written."""
     state = PartitionState(1, 5, (1, 2, 3), (1,), elr=(2, 3))
     (change,) = decided(state, Brokers(frozenset({1, 2, 3}), bounced=frozenset({1})))
     assert (change.new.leader, change.new.leader_epoch, change.joining) == (1, 6, {1: 101})
-
-
-def test_a_preferred_leader_that_stops_is_not_preferred_and_does_not_end_a_reassignment() -> None:
-    away = PartitionState(2, 5, (1, 2), (1, 2))
-    stopping = Brokers(frozenset({1, 2}), stopping=frozenset({1}))
-    assert decided(away, stopping) == []
-    moving = PartitionState(3, 5, (1, 3), (1, 3), adding=(1,), removing=(3,))
-    alive = frozenset({1, 3})
-    assert decided(moving, Brokers(alive, stopping=frozenset({1}))) == [], "broker 3 leads until it is back"
-    assert [change.new.leader for change in decided(moving, Brokers(alive))] == [1]
 
 
 def test_a_preferred_leader_whose_log_is_offline_is_not_preferred() -> None:

@@ -152,23 +152,6 @@ def test_a_follower_whose_log_is_offline_leaves_the_in_sync_set_at_once(roles: R
     assert [change.new.isr for change in registry.changes] == [(ME,)]
 
 
-def test_a_follower_that_stops_is_not_proposed_however_often_it_asks(roles: Roles) -> None:
-    """KIP-841: ZooKeeper would refuse each proposal, and be asked for each fetch."""
-    state, registry = roles.bench.state, roles.bench.registry
-    InSyncChanges(state, cast(Any, registry), cast(Any, roles.bench.workers), 30_000)
-    roles.become(ME, 3, in_sync=(ME,))
-    led = roles.led
-    assert led is not None and led.replicas is not None
-    for stopping in (True, False):
-        brokers = [replace(each, is_stopping=stopping) for each in roles.bench.brokers(1, 2)]
-        state.view = state.view.with_brokers(brokers)
-        led.replicas.asked(2, 0, 0, state.monotonic_ms(), 7)
-        state.follower_asked(led, 2)
-        roles.bench.workers.run()
-        assert bool(registry.changes) is not stopping
-    assert [change.new.isr for change in registry.changes] == [(1, 2)]
-
-
 def test_many_questions_about_one_topic_read_it_once(roles: Roles) -> None:
     state, registry = roles.bench.state, roles.bench.registry
     in_sync = InSyncChanges(state, cast(Any, registry), cast(Any, roles.bench.workers), 30_000)
