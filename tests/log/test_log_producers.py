@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from headrace.log import producers
 from headrace.log.producers import (
     BATCHES_KEPT,
+    PACKED_AFTER_MS,
     Checked,
     ProducerEntry,
     ProducerStates,
@@ -17,6 +18,8 @@ from headrace.log.producers import (
     advance,
     check_sequence,
     follows,
+    pack,
+    unpack,
 )
 from headrace.wire.batch import SEQUENCE_SPAN, BatchHeader
 
@@ -142,3 +145,83 @@ def test_producers_of_a_checkpoint_without_its_time_are_kept() -> None:
     states = ProducerStates.restored(saved, saved_ms=None, clock_ms=lambda: 70)
     states.expire(silent_max_ms=0)
     assert [number for number, _ in states] == [1, 2]
+
+
+entries = st.builds(
+    ProducerEntry,
+    epoch=st.integers(-1, 2**15 - 1),
+    batches=st.lists(
+        st.builds(
+            StoredBatch, st.integers(-1, 2**31 - 1), st.integers(-1, 2**31 - 1), st.integers(0, 2**63 - 1)
+        ),
+        max_size=BATCHES_KEPT,
+    ).map(tuple),
+    last_append_ms=st.integers(-(2**62), 2**62),
+)
+
+
+@given(entries)
+def test_a_packed_producer_is_the_same_again(entry: ProducerEntry) -> None:
+    assert unpack(pack(entry)) == entry
+
+
+@settings(max_examples=300)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["note", "note all", "undo", "pack", "expire"]), stored, st.integers(0, 40_000)
+        ),
+        max_size=30,
+    )
+)
+def test_packing_changes_nothing_that_is_known(steps: list[tuple[str, BatchHeader, int]]) -> None:
+    """Beside one that never packs; in the same order, by which the ones that are silent longest go."""
+    now_ms = 0
+    plain, packing = (ProducerStates(clock_ms=lambda: now_ms) for _ in range(2))
+    for what, header, later_ms in steps:
+        now_ms += later_ms
+        for states in (plain, packing):
+            if what == "note":
+                states.note(header, header.base_offset)
+            elif what in ("note all", "undo"):
+                undo = states.note_all([header])
+                for producer_id, entry in undo if what == "undo" else ():
+                    states.restore(producer_id, entry)
+            elif what == "pack" and states is packing:
+                states.pack_silent(2)
+            elif what == "expire":
+                states.expire(90_000)
+        assert dict(packing) == dict(plain) and len(packing) == len(plain)
+        for producer_id in range(4):
+            assert packing.get(producer_id) == plain.get(producer_id)
+
+
+def test_a_packed_one_is_forgotten_before_any_recent_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 2)
+    now_ms = 0
+    states = ProducerStates(clock_ms=lambda: now_ms)
+
+    def put(number: int) -> None:
+        states.put(number, ProducerEntry(0, (StoredBatch(0, 0, 0),), now_ms))
+
+    put(1)
+    put(2)
+    now_ms = PACKED_AFTER_MS
+    assert states.pack_silent(9) == 2
+    put(1)
+    put(3)
+    assert [number for number, _ in states] == [1, 3]
+
+
+def test_producers_that_were_silent_before_a_restart_are_packed_after_it() -> None:
+    now_ms = 7
+    saved: list[tuple[int, ProducerEntry | bytes]] = [
+        (1, ProducerEntry(0, (StoredBatch(0, 0, 5),), 1_000)),
+        (2, pack(ProducerEntry(0, (StoredBatch(1, 2, 6),), 2_000))),
+        (3, ProducerEntry(0, (StoredBatch(3, 4, 7),), PACKED_AFTER_MS + 1_999)),
+    ]
+    states = ProducerStates.restored(saved, saved_ms=PACKED_AFTER_MS + 2_000, clock_ms=lambda: now_ms)
+    assert [number for number, _ in states.packed_ones()] == [1, 2]
+    assert [number for number, _ in states] == [1, 2, 3]
+    assert states.get(2) == ProducerEntry(0, (StoredBatch(1, 2, 6),), 7 - PACKED_AFTER_MS)
+    assert states.saved()[2] == (3, ProducerEntry(0, (StoredBatch(3, 4, 7),), 6))

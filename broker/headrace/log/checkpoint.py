@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import struct
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +29,7 @@ from headrace.log.errors import OldLogFormatError
 from headrace.log.files import replace_file
 from headrace.log.flushed import LINEAGE_BITS, NO_LINEAGE
 from headrace.log.names import CHECKPOINT, PREVIOUS_CHECKPOINT, TEMPORARY_SUFFIX
-from headrace.log.producers import ProducerEntry, StoredBatch
+from headrace.log.producers import ProducerEntry, StoredBatch, pack, unpack
 
 FILE_NAME: Final = CHECKPOINT
 VERSION: Final = 2  # 1, until November 2026: batches had baseOffset = address
@@ -40,7 +41,8 @@ STARTS_MAX: Final = 8192  # the newest ones: 8 GiB that have no index
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """`recovery_point`: all bytes below it are flushed and checked. `producers`: their state at that address.
+    """`recovery_point`: all bytes below it are flushed and checked. `producers`: their state at that address,
+    packed where it was; all are packed in a file that was read.
     `max_timestamps_ms`: of sealed segments, by base address. `saved_ms`: when it was taken, by the monotonic
     clock of the process that also gave the producers their times; None in a file that lacks it. `epochs`:
     where each leader epoch begins, ascending; None in a file that lacks them. `starts`: addresses of batches
@@ -48,7 +50,7 @@ class Checkpoint:
     """
 
     recovery_point: int
-    producers: tuple[tuple[int, ProducerEntry], ...] = ()
+    producers: tuple[tuple[int, ProducerEntry | bytes], ...] = ()
     max_timestamps_ms: dict[int, int] = field(default_factory=dict)
     saved_ms: int | None = None
     epochs: tuple[EpochStart, ...] | None = None
@@ -59,7 +61,8 @@ class Checkpoint:
 def encode(checkpoint: Checkpoint) -> bytes:
     producers = [
         [producer_id, entry.epoch, entry.last_append_ms, [list(batch) for batch in entry.batches]]
-        for producer_id, entry in checkpoint.producers
+        for producer_id, saved in checkpoint.producers
+        for entry in [unpack(saved) if isinstance(saved, bytes) else saved]
     ]
     values: dict[str, Any] = {
         "version": VERSION,
@@ -96,11 +99,8 @@ def decode(content: bytes, path: Path = Path(FILE_NAME)) -> Checkpoint | None:
         if values["version"] != VERSION:
             return None
         producers = tuple(
-            (
-                producer_id,
-                ProducerEntry(epoch, tuple(StoredBatch(*batch) for batch in batches), last_append_ms),
-            )
-            for producer_id, epoch, last_append_ms, batches in values["producers"]
+            (producer_id, pack(ProducerEntry(epoch, tuple(StoredBatch(*each) for each in batches), at_ms)))
+            for producer_id, epoch, at_ms, batches in values["producers"]
         )
         max_timestamps_ms = dict(values["max_timestamps_ms"])
         saved = values.get("epochs")
@@ -111,7 +111,7 @@ def decode(content: bytes, path: Path = Path(FILE_NAME)) -> Checkpoint | None:
         if type(lineage) is not int or not 0 < lineage < 1 << LINEAGE_BITS:
             lineage = NO_LINEAGE
         return Checkpoint(point, producers, max_timestamps_ms, saved_ms, epochs, starts, lineage)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, struct.error):
         return None
 
 

@@ -4,12 +4,16 @@ argument.
 How long a producer has been silent is measured with a monotonic clock. If the wall clock decided it, a step
 of two days would make the partition forget every producer, and store a second time what they send again.
 
+A producer that has been silent for a minute is kept as bytes, a quarter of what its entry takes, until it
+appends again: programs that run for seconds leave thousands behind, which are remembered for a day.
+
 Source: KIP-98 (sequence numbers), KIP-360 (an unknown producer may begin at any sequence number, a new epoch
 begins at 0).
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Final, NamedTuple
@@ -19,6 +23,10 @@ from headrace.wire.batch import SEQUENCE_SPAN, BatchHeader
 
 BATCHES_KEPT: Final = 5  # Kafka's limit of batches in flight (max.in.flight.requests.per.connection)
 PRODUCERS_MAX: Final = 20_000  # beyond this, a partition forgets the producer that has been silent longest
+PACKED_AFTER_MS: Final = 60_000
+SILENCE_MAX_MS: Final = 1 << 60  # by a checkpoint
+_ENTRY: Final = struct.Struct("<qh")  # when it appended last, epoch; its batches follow
+_BATCH: Final = struct.Struct("<iiq")
 
 
 class StoredBatch(NamedTuple):
@@ -102,26 +110,39 @@ def advance(
     return ProducerEntry(epoch, (*entry.batches[1 - BATCHES_KEPT :], batch), now_ms)
 
 
+def pack(entry: ProducerEntry) -> bytes:
+    batches = (_BATCH.pack(*batch) for batch in entry.batches)
+    return b"".join((_ENTRY.pack(entry.last_append_ms, entry.epoch), *batches))
+
+
+def unpack(packed: bytes) -> ProducerEntry:
+    last_append_ms, epoch = _ENTRY.unpack_from(packed)
+    batches = _BATCH.iter_unpack(memoryview(packed)[_ENTRY.size :])
+    return ProducerEntry(epoch, tuple(map(StoredBatch._make, batches)), last_append_ms)
+
+
 class ProducerStates:
-    """All producers of a partition; the one that has been silent longest is first.
+    """All producers of a partition; the one that has been silent longest is first: those that are packed come
+    before the recent ones.
 
     Their times are those of `clock_ms`, which no other process shares.
     """
 
-    __slots__ = ("_entries", "clock_ms")
+    __slots__ = ("_packed", "_recent", "clock_ms")
 
     def __init__(
         self,
         entries: Iterable[tuple[int, ProducerEntry]] = (),
         clock_ms: Callable[[], int] = monotonic_ms,
     ) -> None:
-        self._entries: dict[int, ProducerEntry] = dict(entries)
+        self._packed: dict[int, bytes] = {}
+        self._recent: dict[int, ProducerEntry] = dict(entries)
         self.clock_ms = clock_ms
 
     @classmethod
     def restored(
         cls,
-        entries: Iterable[tuple[int, ProducerEntry]],
+        entries: Iterable[tuple[int, ProducerEntry | bytes]],
         saved_ms: int | None,
         clock_ms: Callable[[], int] = monotonic_ms,
     ) -> ProducerStates:
@@ -132,30 +153,43 @@ class ProducerStates:
         """
         now = clock_ms()
 
-        def last_append_ms(entry: ProducerEntry) -> int:
-            return now if saved_ms is None else now - max(0, saved_ms - entry.last_append_ms)
-
-        return cls(
-            ((number, entry._replace(last_append_ms=last_append_ms(entry))) for number, entry in entries),
-            clock_ms,
-        )
+        states = cls((), clock_ms)
+        for number, saved in entries:
+            packed = saved if isinstance(saved, bytes) else pack(saved)
+            at_ms, epoch = _ENTRY.unpack_from(packed)
+            silent_ms = 0 if saved_ms is None else min(max(0, saved_ms - at_ms), SILENCE_MAX_MS)
+            packed = _ENTRY.pack(now - silent_ms, epoch) + packed[_ENTRY.size :]
+            if silent_ms < PACKED_AFTER_MS or states._recent:
+                states._recent[number] = unpack(packed)
+            else:
+                states._packed[number] = packed
+        return states
 
     def get(self, producer_id: int) -> ProducerEntry | None:
-        return self._entries.get(producer_id)
+        entry = self._recent.get(producer_id)
+        if entry is None and self._packed:
+            packed = self._packed.get(producer_id)
+            return None if packed is None else unpack(packed)
+        return entry
 
     def put(self, producer_id: int, entry: ProducerEntry) -> None:
-        entries = self._entries
-        entries.pop(producer_id, None)
-        entries[producer_id] = entry
-        if len(entries) > PRODUCERS_MAX:
-            del entries[next(iter(entries))]
+        recent, packed = self._recent, self._packed
+        recent.pop(producer_id, None)
+        recent[producer_id] = entry
+        if packed:
+            packed.pop(producer_id, None)
+        if len(recent) + len(packed) > PRODUCERS_MAX:
+            if packed:
+                del packed[next(iter(packed))]
+            else:
+                del recent[next(iter(recent))]
 
     def note(self, header: BatchHeader, base_offset: int) -> ProducerEntry | None:
         """Records an accepted batch, unless it has no producer id; returns what was known of its producer."""
         producer_id = header.producer_id
         if producer_id < 0:
             return None
-        before = self._entries.get(producer_id)
+        before = self.get(producer_id)
         sequences = header.base_sequence, header.last_sequence
         self.put(
             producer_id, advance(before, header.producer_epoch, *sequences, base_offset, self.clock_ms())
@@ -176,7 +210,7 @@ class ProducerStates:
         now_ms = self.clock_ms()
         undo = []
         for producer_id, batches in recent.items():
-            before = entry = self._entries.get(producer_id)
+            before = entry = self.get(producer_id)
             for header in batches:
                 sequences = header.base_sequence, header.last_sequence
                 entry = advance(entry, header.producer_epoch, *sequences, header.base_offset, now_ms)
@@ -188,21 +222,49 @@ class ProducerStates:
     def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
         """Undoes a `put`: `entry` is the one before it, if any."""
         if entry is None:
-            self._entries.pop(producer_id, None)
+            self._recent.pop(producer_id, None)
         else:
-            self._entries[producer_id] = entry
+            self._recent[producer_id] = entry
 
     def expire(self, silent_max_ms: int) -> None:
         """Forgets producers that have appended nothing for longer than `silent_max_ms`."""
         before_ms = self.clock_ms() - silent_max_ms
-        silent = [
-            producer_id for producer_id, entry in self._entries.items() if entry.last_append_ms < before_ms
-        ]
+        self.forget([number for number, at_ms in self.packed_ones() if at_ms < before_ms])
+        silent = [number for number, entry in self._recent.items() if entry.last_append_ms < before_ms]
         for producer_id in silent:
-            del self._entries[producer_id]
+            del self._recent[producer_id]
+
+    # --- memory ---
+
+    def pack_silent(self, count_max: int) -> int:
+        """Packs producers that have been silent for long, at most so many; returns how many."""
+        before_ms, silent = self.clock_ms() - PACKED_AFTER_MS, list[int]()
+        for producer_id, entry in self._recent.items():
+            if entry.last_append_ms > before_ms or len(silent) == count_max:
+                break
+            silent.append(producer_id)
+        for producer_id in silent:
+            self._packed[producer_id] = pack(self._recent.pop(producer_id))
+        return len(silent)
+
+    def packed_ones(self) -> Iterator[tuple[int, int]]:
+        """Yields those that are packed, and when each appended last: the first one is silent longest."""
+        for producer_id, packed in self._packed.items():
+            yield producer_id, _ENTRY.unpack_from(packed)[0]
+
+    def forget(self, producer_ids: Iterable[int]) -> None:
+        """Forgets producers that are packed."""
+        for producer_id in producer_ids:
+            del self._packed[producer_id]
+
+    def saved(self) -> tuple[tuple[int, ProducerEntry | bytes], ...]:
+        """Returns all of them for a checkpoint, which unpacks them on a thread."""
+        return (*self._packed.items(), *self._recent.items())
 
     def __iter__(self) -> Iterator[tuple[int, ProducerEntry]]:
-        return iter(self._entries.items())
+        for producer_id, packed in self._packed.items():
+            yield producer_id, unpack(packed)
+        yield from self._recent.items()
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._packed) + len(self._recent)

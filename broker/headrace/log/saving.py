@@ -19,4 +19,4 @@ def checkpoint_of(
     }
     saved_ms = producers.clock_ms() if len(producers) else None
     starts = segments.sparse_starts()
-    return Checkpoint(end_address, tuple(producers), known, saved_ms, epochs.starts(), starts, lineage)
+    return Checkpoint(end_address, producers.saved(), known, saved_ms, epochs.starts(), starts, lineage)

@@ -19,6 +19,7 @@ from headrace.broker.replicas.followed import FollowedPartitions
 from headrace.broker.replicas.in_sync_changes import InSyncChanges
 from headrace.broker.replicas.manager import ReplicaManager
 from headrace.broker.replicas.offline import LOOK_INTERVAL_MS
+from headrace.broker.replicas.producer_memory import TURN_MS, ProducerMemory
 from headrace.broker.replicas.retention import Retention
 from headrace.broker.settings.replication import LEADER_ALONE
 from headrace.broker.state import BrokerState, StoredReplica
@@ -63,6 +64,7 @@ class Replication:
         )
         self._checkpoint_ms: float = state.config["log.flush.offset.checkpoint.interval.ms"]
         self._checkpoints = Checkpoints(state.partitions, self.followed, self._checkpoint_ms)
+        self._producers = ProducerMemory(state.partitions, self.followed)
         self._files = files
         self._is_noting = False
         self._looked_at = 0  # logs, in all rounds
@@ -77,6 +79,7 @@ class Replication:
         loop.every(self._checkpoints.turn_ms, self._checkpoints.take_turn)
         loop.every(self._checkpoint_ms, self.manager.save_high_watermarks)
         loop.every(NOTE_EVERY_MS, self._note_flushed)
+        loop.every(TURN_MS, self._producers.take_turn)
         loop.every(LOOK_INTERVAL_MS, self.manager.look_after_offline)
         loop.every(LOOK_INTERVAL_MS, self.manager.resigning.check)
         loop.every(self._in_sync.check_ms, self._in_sync.check)
