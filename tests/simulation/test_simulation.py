@@ -9,6 +9,8 @@ from typing import Final
 import pytest
 
 from headrace.broker.leadership.administration import LeadershipAdmin
+from headrace.log import producers
+from headrace.log.producers import ProducerStates
 from simulation.mutants import MUTANTS
 from simulation.sim_clients import TOPIC
 from simulation.sim_world import World, simulate
@@ -18,6 +20,7 @@ TROUBLED_MS: Final = 3_500.0
 KINDS_MIN: Final = 14
 ACKNOWLEDGED_MIN: Final = 3_000
 REPEATED: Final = (3, 24)
+PACKED: Final = range(201, 241)
 
 
 def test_worlds_keep_their_promises() -> None:
@@ -48,6 +51,26 @@ def test_each_mutant_changes_what_is_there(name: str) -> None:
 def test_a_broken_rule_is_found() -> None:
     with MUTANTS["consumers-see-what-is-written"]():
         assert any(simulate(seed, TROUBLED_MS).problems for seed in range(1, 41))
+
+
+def test_worlds_whose_producers_are_packed_at_once_keep_their_promises(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Retries are known, and nothing else is taken for one, however a broker remembers its producers."""
+    packed, pack_silent = 0, ProducerStates.pack_silent
+
+    def counted(states: ProducerStates, count_max: int) -> int:
+        nonlocal packed
+        done = pack_silent(states, count_max)
+        packed += done
+        return done
+
+    monkeypatch.setattr(producers, "PACKED_AFTER_MS", 0)
+    monkeypatch.setattr(ProducerStates, "pack_silent", counted)
+    broken = {
+        seed: verdict.problems[:3] for seed in PACKED if (verdict := simulate(seed, TROUBLED_MS)).problems
+    }
+    assert not broken and packed > len(PACKED)
 
 
 def test_who_is_elected_while_its_predecessors_session_lives_does_not_lead() -> None:

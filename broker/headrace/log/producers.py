@@ -221,6 +221,7 @@ class ProducerStates:
 
     def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
         """Undoes a `put`: `entry` is the one before it, if any."""
+        self._packed.pop(producer_id, None)
         if entry is None:
             self._recent.pop(producer_id, None)
         else:
