@@ -1,12 +1,14 @@
 """Sequence checks, compared with a model that keeps the whole history."""
 
+import json
 from functools import partial
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.log import producers
+from headrace.log import checkpoint, producers
 from headrace.log.producers import (
     BATCHES_KEPT,
     PACKED_AFTER_MS,
@@ -225,3 +227,21 @@ def test_producers_that_were_silent_before_a_restart_are_packed_after_it() -> No
     assert [number for number, _ in states] == [1, 2, 3]
     assert states.get(2) == ProducerEntry(0, (StoredBatch(1, 2, 6),), 7 - PACKED_AFTER_MS)
     assert states.saved()[2] == (3, ProducerEntry(0, (StoredBatch(3, 4, 7),), 6))
+
+
+@pytest.mark.parametrize(
+    "saved", [[1, 2**15, 5, []], [1, 0, 2**63, []], [1, 0, 5, [[0, 2**31, 0]]], [1, 0, 5, [[0]]]]
+)
+def test_a_checkpoint_with_producers_that_nobody_can_have_saved_is_none(saved: list[object]) -> None:
+    """Its checksum is right: somebody has edited it."""
+    body = json.dumps(
+        {"version": 2, "recovery_point": 0, "max_timestamps_ms": [], "producers": [saved], "saved_ms": 9}
+    ).encode()
+    assert checkpoint.decode(b"%08x\n" % crc32c(body) + body) is None
+
+
+def test_the_longest_silence_that_a_checkpoint_can_tell_is_restored() -> None:
+    saved = [(1, pack(ProducerEntry(0, (), -(2**63))))]
+    states = ProducerStates.restored(saved, saved_ms=2**63 - 1, clock_ms=lambda: 7)
+    states.expire(silent_max_ms=2**59)
+    assert not len(states)
