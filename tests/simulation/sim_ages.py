@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.partition import Partition
 from headrace.log.config import UNLIMITED
 from headrace.log.directory import PartitionName
-from simulation.sim_clients import TOPIC
+from simulation.sim_clients import TOPIC, Acknowledged
 from simulation.sim_clock import WALL_MS
 
 if TYPE_CHECKING:
@@ -130,6 +130,11 @@ class Ages:
         """The greatest start of any log, also of those that were closed since."""
         return max(self._checked_start, *(log.start_address for log in self._logs()), 0)
 
+    def may_have_expired(self, batch: Acknowledged) -> bool:
+        """Whether a batch may be gone, of which nobody has told the offset."""
+        age_ms = self._age_ms(batch)
+        return age_ms >= self.retention_ms or self._retention_bytes != UNLIMITED
+
     def watch(self) -> list[str]:
         """Returns what was deleted too early since the last call."""
         start = max((log.start_address for log in self._logs()), default=0)
@@ -139,7 +144,7 @@ class Ages:
         if start <= self._checked_start:
             return []
         before, self._checked_start = self._checked_start, start
-        gone = self._older_than(before, start)
+        gone = self._ages_of(before, start)
         young = [(offset, age_ms) for offset, age_ms in gone if age_ms < self.retention_ms]
         return [
             f"the event at offset {offset} is {age_ms:.0f} ms old, and was deleted"
@@ -158,7 +163,7 @@ class Ages:
             is_large = log.size_bytes > self._retention_bytes + LARGE_BYTES
             if self._retention_bytes != UNLIMITED and self._segment_bytes < LARGE_BYTES and is_large:
                 found.append(f"{log.directory} holds {log.size_bytes} bytes")
-            oldest = min(self._older_than(log.start_address, end), default=None)
+            oldest = min(self._ages_of(log.start_address, end), default=None)
             if oldest is not None and oldest[1] > most_ms:
                 found.append(
                     f"{log.directory}: the event at offset {oldest[0]} is {oldest[1]:.0f} ms old, and is"
@@ -166,18 +171,22 @@ class Ages:
                 )
         return found
 
-    def _older_than(self, start: int, end: int) -> list[tuple[int, float]]:
+    def _ages_of(self, start: int, end: int) -> list[tuple[int, float]]:
         """Returns the offset and the age of each acknowledged batch between two addresses."""
-        now_ms = WALL_MS + self._world.clock.now_ms
-        found = []
-        for producer in self._world.producers:
-            for each in producer.handed:
-                self._handed_ms[each.place] = each.time_ms
-            for batch in producer.acknowledged:
-                if start <= batch.offset < end:
-                    handed_ms = self._handed_ms[batch.producer, batch.epoch, batch.sequence]
-                    found.append((batch.offset, now_ms - handed_ms))
-        return found
+        return [
+            (batch.offset, self._age_ms(batch))
+            for producer in self._world.producers
+            for batch in producer.acknowledged
+            if start <= batch.offset < end
+        ]
+
+    def _age_ms(self, batch: Acknowledged) -> float:
+        """Returns how long ago the producer of a batch was handed it."""
+        place = batch.producer, batch.epoch, batch.sequence
+        if place not in self._handed_ms:
+            for producer in self._world.producers:
+                self._handed_ms.update((each.place, each.time_ms) for each in producer.handed)
+        return WALL_MS + self._world.clock.now_ms - self._handed_ms[place]
 
     def _logs(self) -> Iterable[PartitionLog]:
         return [log for broker in self._world.brokers.values() if (log := log_of(broker)) is not None]

@@ -106,6 +106,9 @@ class Judge:
                 if 0 <= each.offset < start:
                     continue  # it has expired: `Ages` judges that
                 offsets = held.get((each.producer, each.epoch, each.sequence), [])
+                ages = self._world.ages
+                if each.offset < 0 and not offsets and ages is not None and ages.may_have_expired(each):
+                    continue
                 # What is not promised may lie where an earlier leader has put it, who never said so.
                 is_right = offsets == [each.offset] or (each.offset < 0 and len(offsets) == 1)
                 if not is_right and (len(offsets) > 1 or self._is_promised(each)):
