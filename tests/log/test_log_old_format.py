@@ -1,6 +1,7 @@
 """Logs that an older headrace wrote, with baseOffset = address, are refused; their files stay as they are."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,4 +114,6 @@ def test_a_cut_below_the_old_numbers_is_still_a_cut(tmp_path: Path) -> None:
     assert again.end_address == end
     again.close()
     lineage = again.notes.lineage
-    assert checkpoint.load(folder) == Checkpoint(end, epochs=(EpochStart(0, 0),), lineage=lineage)
+    saved = checkpoint.load(folder)
+    assert saved is not None and saved.begun is not None
+    assert replace(saved, begun=None) == Checkpoint(end, epochs=(EpochStart(0, 0),), lineage=lineage)

@@ -194,3 +194,50 @@ def test_a_segment_rolls_that_was_begun_while_the_clock_was_ahead(tmp_path: Path
         log.delete_expired_segments()
         assert segment_count(log) == 2
     log.close()
+
+
+@pytest.mark.parametrize("is_crash", [False, True])
+def test_a_segment_rolls_by_age_however_often_its_broker_is_restarted(
+    tmp_path: Path, *, is_crash: bool
+) -> None:
+    """Its file says when it was written last. A week is `segment.ms`, and there is a restart each day."""
+    clock = Clock()
+    clock.now_ms = begun_ms = 1_800_000_000_000
+    config = LogConfig(segment_ms=7 * DAY_MS, retention_ms=-1)
+    log = PartitionLog(tmp_path / "t-0", config, clock)
+    while segment_count(log) == 1:
+        log.append(batch())
+        log.request_checkpoint()
+        log.flush()
+        if is_crash:
+            log.append(batch())
+            log.abandon()
+        else:
+            log.close()
+        for path in log.directory.glob("*.log"):
+            os.utime(path, (clock.now_ms / 1000, clock.now_ms / 1000))
+        clock.now_ms += DAY_MS
+        log = PartitionLog(tmp_path / "t-0", config, clock)
+        log.delete_expired_segments()
+        assert clock.now_ms <= begun_ms + 7 * DAY_MS
+    assert clock.now_ms == begun_ms + 7 * DAY_MS
+    log.close()
+
+
+def test_a_segment_was_begun_when_the_one_before_it_ended(tmp_path: Path) -> None:
+    """Where no checkpoint tells it: it was begun since."""
+    clock = Clock()
+    clock.now_ms = 1_800_000_000_000
+    log = PartitionLog(tmp_path / "t-0", LogConfig(segment_bytes=300), clock)
+    log.append(batch(b"x" * 100))
+    log.flush()
+    before = log.directory / "00000000000000000000.log"
+    log.append(batch(b"x" * 200))
+    log.flush()
+    assert segment_count(log) == 2
+    log.abandon()
+    os.utime(before, (clock.now_ms / 1000 - 3600, clock.now_ms / 1000 - 3600))
+    again = PartitionLog(tmp_path / "t-0", LogConfig(segment_ms=3_600_000), clock)
+    again.delete_expired_segments()
+    assert segment_count(again) == 3
+    again.close()

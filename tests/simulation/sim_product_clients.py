@@ -35,6 +35,8 @@ from simulation.sim_clients import (
 from simulation.sim_clock import Clock, Life
 from simulation.sim_sockets import SimSelector, SimSockets
 
+API_KEY: Final = slice(4, 6)  # of a request's frame
+PRODUCE: Final = b"\0\0"
 BOOTSTRAP: Final = ",".join(f"10.0.0.{number}:9092" for number in range(1, BROKERS + 1))
 REQUEST_MAX_MS: Final = 2_000
 DELIVERY_MAX_MS: Final = 300_000
@@ -138,8 +140,9 @@ class ProductProducer(ProductClient):
         self.last_answer = "nothing"
         self.is_ending = False
         self.on_acknowledged: Any = lambda: None
-        self.on_numbered: Any = lambda: None
-        """Called for each batch when it has its numbers: it is sent right then, if a leader is known."""
+        self.on_produces: Any = lambda: None
+        """Called just before each Produce request is sent."""
+        self.sockets.sends = self._sends
         self._hurries_until_ms = 0.0
         self._pauses = 0
         self._next = 0
@@ -228,6 +231,10 @@ class ProductProducer(ProductClient):
             self._accumulator.append(TOPIC, 0, event_ms(self.clock), None, value, (), None)
         self._pause()
 
+    def _sends(self, data: bytes) -> None:
+        if data[API_KEY] == PRODUCE:
+            self.on_produces()
+
     # --- what the sender says ---
 
     def encoded(self, identity: BatchIdentity, data: bytes) -> None:
@@ -235,7 +242,6 @@ class ProductProducer(ProductClient):
         assert identity.content is not None
         self._handed[place] = Handed(place, identity.base_timestamp_ms, identity.content)
         self._values[place] = _numbers(data)
-        self.on_numbered()
 
     def renumbered(self, old: BatchIdentity, new: BatchIdentity) -> None:
         assert new.content is not None

@@ -116,6 +116,7 @@ class SimSocket:
         self._check()
         assert self._to_server is not None
         data = b"".join(pieces)
+        self._sockets.sends(data)
         self._to_server.send(data)
         return len(data)
 
@@ -209,12 +210,13 @@ class SimSocket:
 
 class SimSockets:
     """Opens a client's sockets. `changed` is called when one is ready for something. `heard`: whose bytes the
-    client received last.
+    client received last. `sends` is called with what is sent, just before that.
     """
 
     def __init__(self, network: Network, name: str, life: Life, changed: Callable[[], None]) -> None:
         self.changed = changed
         self.heard = 0
+        self.sends: Callable[[bytes], None] = lambda _: None
         self._network = network
         self._name = name
         self._life = life

@@ -19,7 +19,7 @@ import struct
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -39,6 +39,13 @@ CHECKPOINT_EVERY_BYTES: Final = 256 * 1024 * 1024
 STARTS_MAX: Final = 8192  # the newest ones: 8 GiB that have no index
 
 
+class BegunSegment(NamedTuple):
+    """When the active segment was begun, by the wall clock: its file tells its last write alone."""
+
+    base_address: int
+    at_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """`recovery_point`: all bytes below it are flushed and checked. `producers`: their state at that address,
@@ -47,6 +54,7 @@ class Checkpoint:
     clock of the process that also gave the producers their times; None in a file that lacks it. `epochs`:
     where each leader epoch begins, ascending; None in a file that lacks them. `starts`: addresses of batches
     below the recovery point, ascending. `lineage`: another one after each cut of the log (`log.flushed`).
+    `begun`: None in a file that lacks it.
     """
 
     recovery_point: int
@@ -56,6 +64,7 @@ class Checkpoint:
     epochs: tuple[EpochStart, ...] | None = None
     starts: tuple[int, ...] = ()
     lineage: int = NO_LINEAGE
+    begun: BegunSegment | None = None
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -78,6 +87,8 @@ def encode(checkpoint: Checkpoint) -> bytes:
         values["starts"] = checkpoint.starts
     if checkpoint.lineage != NO_LINEAGE:
         values["lineage"] = checkpoint.lineage
+    if checkpoint.begun is not None:
+        values["begun"] = checkpoint.begun
     body = json.dumps(values, separators=(",", ":")).encode()
     return b"%08x\n" % crc32c(body) + body
 
@@ -110,9 +121,17 @@ def decode(content: bytes, path: Path = Path(FILE_NAME)) -> Checkpoint | None:
         lineage = values.get("lineage")
         if type(lineage) is not int or not 0 < lineage < 1 << LINEAGE_BITS:
             lineage = NO_LINEAGE
-        return Checkpoint(point, producers, max_timestamps_ms, saved_ms, epochs, starts, lineage)
+        begun = _begun(values.get("begun"))
+        return Checkpoint(point, producers, max_timestamps_ms, saved_ms, epochs, starts, lineage, begun)
     except (ValueError, KeyError, TypeError, struct.error):
         return None
+
+
+def _begun(values: object) -> BegunSegment | None:
+    """Returns when the active segment was begun; None if this version cannot have written it."""
+    if not isinstance(values, list) or [type(each) for each in values] != [int, int]:
+        return None
+    return BegunSegment(*values)
 
 
 def _starts(values: object, recovery_point: int) -> tuple[int, ...]:

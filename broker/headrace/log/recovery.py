@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from headrace.log import checkpoint, flushed, gaps, index
-from headrace.log.checkpoint import Checkpoint
+from headrace.log.checkpoint import BegunSegment, Checkpoint
 from headrace.log.cutting import CutFile, cut, cut_files
 from headrace.log.epochs import LeaderEpochs
 from headrace.log.epochs_below import epochs_below
@@ -113,6 +113,7 @@ def open_log(directory: Path, clock: Callable[[], int]) -> Opened:
         epochs.note(header.partition_leader_epoch, header.address)
 
     kept = recover(directory, segments, known, accepted, on_batch)
+    _date(kept, known.checkpoint.begun)
     end = kept[-1].end_address
     unflushed = tuple(segment.file for segment in kept if segment.end_address > point)
     is_news = not known.is_certain or len(kept) < len(segments)
@@ -125,11 +126,23 @@ def open_log(directory: Path, clock: Callable[[], int]) -> Opened:
             epochs=epochs.starts(),
             starts=SegmentList(kept).sparse_starts(),
             lineage=known.checkpoint.lineage,
+            begun=BegunSegment(kept[-1].base_address, kept[-1].created_ms),
         )
     FlushJob(directory, unflushed, directory_too=True, upto_address=end, checkpoint=saved).run()
     if not known.is_certain:
         logger.warning("%s: all %d bytes were checked; a new checkpoint was written", directory, end - point)
     return Opened(kept, producers, epochs, cut_files(directory), known.checkpoint.lineage)
+
+
+def _date(segments: Sequence[Segment], begun: BegunSegment | None) -> None:
+    """Tells segments when they were begun, as far as that is known: else a broker that is restarted more
+    often than once in `segment.ms` would never roll a small one, and nothing in it would expire.
+    """
+    for before, segment in pairwise(segments):
+        segment.created_ms = min(segment.created_ms, before.last_append_ms)
+    active = segments[-1]
+    if begun is not None and begun.base_address == active.base_address:
+        active.created_ms = min(active.created_ms, begun.at_ms)
 
 
 def _hand_out_starts(directory: Path, files: Files) -> None:

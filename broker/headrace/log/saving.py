@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.log.checkpoint import Checkpoint
+from headrace.log.checkpoint import BegunSegment, Checkpoint
 from headrace.log.epochs import LeaderEpochs
 from headrace.log.producers import ProducerStates
 from headrace.log.segments import SegmentList
@@ -18,5 +18,14 @@ def checkpoint_of(
         if (greatest := segment.max_timestamp_if_known_ms) is not None
     }
     saved_ms = producers.clock_ms() if len(producers) else None
-    starts = segments.sparse_starts()
-    return Checkpoint(end_address, producers.saved(), known, saved_ms, epochs.starts(), starts, lineage)
+    active = segments.active
+    return Checkpoint(
+        end_address,
+        producers.saved(),
+        known,
+        saved_ms,
+        epochs.starts(),
+        segments.sparse_starts(),
+        lineage,
+        BegunSegment(active.base_address, active.created_ms),
+    )
