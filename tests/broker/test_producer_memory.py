@@ -22,7 +22,7 @@ class Site:
         ]
         self.followed = [SimpleNamespace(log=log, cutting=False) for log in logs[led:]]
         self.states = [log.producers for log in logs]
-        parts = [SimpleNamespace(log=log) for log in logs[:led]]
+        parts = [SimpleNamespace(log=log, cutting=False) for log in logs[:led]]
         self.memory = ProducerMemory(cast(Any, parts), cast(Any, self.followed), self.clock_ms)
 
     def clock_ms(self) -> int:
@@ -98,6 +98,19 @@ def test_a_turn_does_not_hold_the_loop_up(monkeypatch: pytest.MonkeyPatch) -> No
             (sum(map(len, site.states)), sum(len(list(each.packed_ones())) for each in site.states))
         )
     assert lengths == [(6, 1), (4, 2), (2, 2), (0, 0)]
+
+
+def test_many_logs_take_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_memory, "PRODUCERS_TOTAL_MAX", 1)
+    monkeypatch.setattr(producer_memory, "LOGS_PER_TURN_MAX", 2)
+    site = Site(2, 1)
+    for at in range(3):
+        site.append(at, at)
+    site.now_ms += SILENT_MIN_MS
+    site.memory.take_turn()
+    assert sum(map(len, site.states)) == 3, "one log was not looked at yet"
+    site.memory.take_turn()
+    assert site.known() == [[], [], [2]]
 
 
 def test_silent_ones_are_packed_and_known_as_before() -> None:

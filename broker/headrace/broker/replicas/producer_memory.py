@@ -12,13 +12,15 @@ appended in the last `SILENT_MIN_MS` stays, and the bound gives way.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import merge
 from itertools import islice
 from typing import Final
 
+from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
-from headrace.broker.replicas.followed import FollowedPartitions
+from headrace.broker.replicas.followed import FollowedPartition, FollowedPartitions
 from headrace.log.producers import ProducerStates
 from headrace.process.clock import monotonic_ms
 
@@ -29,6 +31,7 @@ PRODUCERS_TOTAL_MAX: Final = 1_000_000
 SILENT_MIN_MS: Final = 15 * 60_000
 """A client gives a batch up earlier: after `delivery.timeout.ms`, 2 minutes by default."""
 TURN_MS: Final = 500.0
+LOGS_PER_TURN_MAX: Final = 500  # half a millisecond
 # About 10 ms each.
 PACKED_PER_TURN_MAX: Final = 5_000
 FORGOTTEN_PER_TURN_MAX: Final = 2_500
@@ -47,30 +50,33 @@ class ProducerMemory:
         self._partitions = partitions
         self._followed = followed
         self._clock_ms = clock_ms
+        self._waiting: deque[Partition | FollowedPartition] = deque()
+        self._counted = self._total = 0  # producers: so far in this round, in all of the last one
         self._said_ms: int | None = None
         self._forgotten = 0  # since that was said
 
     def take_turn(self) -> None:
-        """Packs some that are silent, and forgets some if there are too many. Called every `TURN_MS`."""
-        states = list(self._states())
+        """Packs some that are silent, in some of the logs; once all logs were looked at, forgets some in each
+        turn while there are too many. Called every `TURN_MS`.
+        """
+        if not self._waiting:
+            self._waiting.extend((*self._partitions, *self._followed))
+            self._counted = 0
         left = PACKED_PER_TURN_MAX
-        for each in states:
-            left -= each.pack_silent(left)
-            if left <= 0:
-                break
-        total = sum(map(len, states))
-        if total > PRODUCERS_TOTAL_MAX:
-            self._forget(states, total)
+        for _ in range(min(LOGS_PER_TURN_MAX, len(self._waiting))):
+            states = _states_of(self._waiting.popleft())
+            if states is not None:
+                left -= states.pack_silent(left) if left > 0 else 0
+                self._counted += len(states)
+        if not self._waiting:
+            self._total = self._counted
+        if self._total > PRODUCERS_TOTAL_MAX:
+            self._total -= self._forget(self._total)
 
-    def _states(self) -> Iterator[ProducerStates]:
-        """Of all logs, except those that a thread is cutting."""
-        for partition in self._partitions:
-            yield partition.log.producers
-        for followed in self._followed:
-            if not followed.cutting:
-                yield followed.log.producers
-
-    def _forget(self, states: list[ProducerStates], total: int) -> None:
+    def _forget(self, total: int) -> int:
+        """Returns how many were forgotten."""
+        logs = (*self._partitions, *self._followed)
+        states = [found for each in logs if (found := _states_of(each)) is not None]
         excess = min(total - PRODUCERS_TOTAL_MAX, FORGOTTEN_PER_TURN_MAX)
         now_ms = self._clock_ms()
         oldest = islice(merge(*map(_by_silence, range(len(states)), states)), excess)
@@ -84,6 +90,7 @@ class ProducerMemory:
         forgotten = sum(map(len, doomed.values()))
         self._forgotten += forgotten
         self._say(total - forgotten, now_ms)
+        return forgotten
 
     def _say(self, total: int, now_ms: int) -> None:
         if self._said_ms is not None and now_ms - self._said_ms < SAY_EVERY_MS:
@@ -98,6 +105,13 @@ class ProducerMemory:
             SILENT_MIN_MS // 60_000,
         )
         self._said_ms, self._forgotten = now_ms, 0
+
+
+def _states_of(one: Partition | FollowedPartition) -> ProducerStates | None:
+    """Returns the producers of a log, unless a thread is cutting it."""
+    if not isinstance(one, Partition) and one.cutting:
+        return None
+    return one.log.producers
 
 
 def _by_silence(index: int, states: ProducerStates) -> Iterator[tuple[int, int, int]]:
