@@ -17,6 +17,8 @@ Tree = dict[str, Any]
 BUCKET_MS: Final = 600_000
 MANY: Final = 300
 HOURS_MANY: Final = 300
+MADE: Final = 0.1
+"""How often a report says when the one was made that it names; most of those times cannot be."""
 TIMES_MS: Final = (
     HOUR_A,
     HOUR_A + 40 * BUCKET_MS,
@@ -198,7 +200,7 @@ def producer_report(rng: random.Random, place: Place) -> Tree:
         "started": rng.choice(TIMES_MS),
         "report_number": rng.choice((0, 1, 2, 2**40)),
         "arrived_number": rng.choice((0, 0, 0, 1, 2**40)),
-        "arrived_made": rng.choice((None, *TIMES_MS)),
+        "arrived_made": rng.choice(TIMES_MS) if rng.random() < MADE else None,
         "reported_until": rng.choice(TIMES_MS),
         "state": rng.choice(("OPEN", "CLOSED")),
         "bucket_ms": rng.choice((BUCKET_MS, 0, -1)),

@@ -147,9 +147,9 @@ def stamped_ms(client: RawClient) -> int:
 
 
 def wait_for_upkeep(client: RawClient) -> None:
-    """Until upkeep has run, by a topic that it empties."""
+    """Until upkeep has run, by a topic that it empties whatever the clock shows."""
     topic = f"short-{uuid.uuid4().hex[:8]}"
-    client.create_topic(topic, config={"retention.ms": "1"})
+    client.create_topic(topic, config={"segment.ms": "1", "retention.bytes": "0"})
     assert client.produce(topic, 0, sequenced(0)).error_code == 0
     wait_for(lambda: client.list_offset(topic, 0, -2)[0] > 0)
 
@@ -177,6 +177,22 @@ def test_nothing_is_stored_twice(broker: SettableBroker, days: int) -> None:
         assert (again.error_code, again.base_offset) == (0, results[16].base_offset)
         assert client.list_offset("t", 0, -1) == end
         assert client.produce("t", 0, sequenced(17)).error_code == 0
+
+
+def test_one_clock_that_jumps_ahead_deletes_nothing(broker: SettableBroker) -> None:
+    """ZooKeeper's does not say that the events are old (decision 45)."""
+    with broker.client as client:
+        client.create_topic("t", config={"retention.ms": str(DAY_S * 1000), "segment.ms": "1000"})
+        assert client.produce("t", 0, sequenced(0)).error_code == 0
+        broker.set(2 * DAY_S)
+        for number in (1, 2):
+            wait_for_upkeep(client)
+            assert client.produce("t", 0, sequenced(number)).error_code == 0
+        assert client.list_offset("t", 0, -2)[0] == 0
+    broker.cluster[1].restart()
+    with broker.client as client:
+        wait_for_upkeep(client)
+        assert client.list_offset("t", 0, -2)[0] == 0
 
 
 def join_request(group: str, session_ms: int = 6_000) -> JoinGroupRequest:
