@@ -40,7 +40,7 @@ class Host:
 )
 def test_it_is_never_later_than_either_clock(own_step_ms: int, zookeeper_off_ms: int, wait_ms: int) -> None:
     host = Host()
-    assert host.clock.now_ms() == NOW_MS
+    assert host.clock.now_ms() is None, "nothing expires yet"
     host.clock.heard(NOW_MS + zookeeper_off_ms)
     host.wall_ms += own_step_ms
     host.wait(wait_ms)
@@ -75,4 +75,25 @@ def test_a_real_zookeeper_tells_its_time(zookeeper: ZooKeeperRoom, tmp_path: Pat
         directory.claim(77)
         DiskAgeing(directory, DiskAges(session), 77, clock).check()
         directory.close()
-    assert abs(clock.now_ms() - now_ms()) < 10_000
+    told_ms = clock.now_ms()
+    assert told_ms is not None and abs(told_ms - now_ms()) < 10_000
+
+
+def test_a_full_disk_learns_the_time_and_grows_no_older(
+    zookeeper: ZooKeeperRoom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nothing would expire on it, and it would stay full."""
+
+    def full(_: LogDirectory) -> None:
+        raise OSError(28, "No space left on device")
+
+    with zookeeper.session() as session, LogDirectory(tmp_path) as directory:
+        directory.claim(77)
+        ages = DiskAges(session)
+        for _ in range(2):  # before anything was noted, and after it
+            known, clock = ages.of(77), ExpiryClock()
+            with monkeypatch.context() as patched:
+                patched.setattr(LogDirectory, "grow_older", full)
+                DiskAgeing(directory, ages, 77, clock).grow()
+            assert clock.now_ms() is not None and ages.of(77) == known
+            DiskAgeing(directory, ages, 77).grow()

@@ -41,6 +41,7 @@ class Site:
         self.workers = CountingWorkers()
         self.turns: list[Callable[[], None]] = []
         nothing = cast(Any, None)
+        self.now_ms: int | None = FAR_FUTURE_MS
         self.partitions = Partitions(cast(Any, self.workers), lambda *_: nothing)
         self.followed = FollowedPartitions(cast(Any, self.workers), lambda *_: nothing)
         self.retention = Retention(
@@ -49,7 +50,7 @@ class Site:
             Removals(self.workers),
             ColdReads(cast(Any, self.workers)),
             lambda _, call: self.turns.append(call),
-            lambda: FAR_FUTURE_MS,
+            lambda: self.now_ms,
         )
 
     def lead(self, name: str, segments: int) -> PartitionLog:
@@ -130,6 +131,16 @@ def test_bytes_are_freed_by_one_thread(site: Site) -> None:
     assert len(site.files()) == 9 and all(name.endswith(".log.tmp") for name in site.files())
     site.workers.run()
     assert site.files() == [] and site.workers.most == 1 and not site.turns
+
+
+def test_nothing_expires_before_the_time_is_known(site: Site) -> None:
+    log, followed = site.lead("led", 3), site.follow("followed", 3)
+    site.now_ms = None
+    site.retention.enforce()
+    assert log.start_address == followed.start_address == 0 and not site.turns
+    site.now_ms = FAR_FUTURE_MS
+    site.retention.enforce()
+    assert log.size_bytes == followed.size_bytes == 0
 
 
 def test_a_start_removes_what_was_not_freed(site: Site, tmp_path: Path) -> None:

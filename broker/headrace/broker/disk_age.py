@@ -89,6 +89,8 @@ class DiskAgeing:
             directory.grow_older()
         except OSError as error:
             logger.warning("%s: %s; the age of the disk is not counted up", directory.path, error)
+            # The time is asked for all the same: what expires makes room on a full disk.
+            self._clock.heard(self._ages.touch(self._broker_id))
             return
         self._clock.heard(self._ages.note(self._broker_id, DiskAge(directory.directory_id, directory.age)))
 

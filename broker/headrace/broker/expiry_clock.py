@@ -35,10 +35,11 @@ class ExpiryClock:
         self._began_ms: int | None = None  # ZooKeeper's time when `elapsed_ms` was 0
         self._is_apart = False
 
-    def now_ms(self) -> int:
-        """Returns the earlier of the two times; this broker's own until ZooKeeper has told its."""
-        own_ms = self._wall_ms()
-        return own_ms if self._began_ms is None else min(own_ms, self._began_ms + self._elapsed_ms())
+    def now_ms(self) -> int | None:
+        """Returns the earlier of the two times; `None` until ZooKeeper has told its: nothing expires yet."""
+        if self._began_ms is None:
+            return None
+        return min(self._wall_ms(), self._began_ms + self._elapsed_ms())
 
     @property
     def ahead_ms(self) -> int | None:

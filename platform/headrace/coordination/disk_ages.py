@@ -44,6 +44,15 @@ class DiskAges:
             return None
         return DiskAge(directory_id, age)
 
+    def touch(self, broker_id: int) -> int:
+        """Writes what stands there once more, and returns what ZooKeeper's clock showed then, in ms. Raises
+        `CoordinationError`.
+        """
+        path = znodes.disk(broker_id)
+        self._session.ensure_path(path)
+        node = self._session.get(path)
+        return self._session.set(path, node.data, version=node.stat.version).modified_ms
+
     def note(self, broker_id: int, noted: DiskAge) -> int:
         """Returns what ZooKeeper's clock showed then, in ms. Raises `CoordinationError`."""
         path = znodes.disk(broker_id)

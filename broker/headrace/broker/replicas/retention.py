@@ -35,7 +35,7 @@ class Retention:
         removals: Removals,
         cold_reads: ColdReads,
         call_later: Callable[[float, Callable[[], None]], object],
-        clock_ms: Callable[[], int] = now_ms,
+        clock_ms: Callable[[], int | None] = now_ms,
     ) -> None:
         self._partitions = partitions
         self._followed = followed
@@ -46,8 +46,8 @@ class Retention:
         self._waiting: deque[Partition | FollowedPartition] = deque()
 
     def enforce(self) -> None:
-        """Begins with all logs, unless some still wait for their turn."""
-        if not self._waiting:
+        """Begins with all logs, unless some still wait for their turn, or the time is not known yet."""
+        if not self._waiting and self._clock_ms() is not None:
             self._waiting.extend((*self._partitions, *self._followed))
             self._take_turn()
 
@@ -64,14 +64,17 @@ class Retention:
 
     def _look_at(self, one: Partition | FollowedPartition) -> int:
         """Returns how many segments were taken out."""
+        now_ms = self._clock_ms()
+        if now_ms is None:
+            return 0
         if isinstance(one, Partition):
             try:
-                deleted = self._partitions.delete_expired(one, self._clock_ms())
+                deleted = self._partitions.delete_expired(one, now_ms)
             except ColdSegmentError as cold:
                 self._learn(one, cold.segment)
                 return 1  # as much work as a segment that is taken out
         else:
-            deleted = self._followed.delete_expired(one, self._clock_ms())
+            deleted = self._followed.delete_expired(one, now_ms)
         for path in deleted:
             self._removals.add(path, one.name)
         if len(deleted) >= DELETED_AT_ONCE_MAX:
