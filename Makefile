@@ -2,7 +2,7 @@
 #
 #   make demo                       the whole pipeline at work (ACCESS_LOG=file: its lines; DROP=7: lose events; REPAIR=1: and repair it; KILL=1: kill a broker)
 #   make up / down / status         start the site, stop it, show each unit
-#   make check                      lint, and the tests that need Python alone: a minute and a half
+#   make check                      lint, and the tests that need Python alone: five and a half minutes
 #   make test                       lint and every test, as CI (PYTEST="tests/broker -k front": only those)
 #   make lint                       ruff, mypy, import-linter (`make style`: ruff alone)
 #   make image                      the container image headrace (docs/containers.md); needs a Docker engine

@@ -24,6 +24,10 @@ def elapsed_ms() -> int:
     return int(elapsed_s() * 1000)
 
 
+def _are_apart(ahead_ms: int) -> bool:
+    return abs(ahead_ms) > APART_MAX_MS
+
+
 class ExpiryClock:
     """`wall_ms`: this broker's clock; `elapsed_ms`: one that is never set. Any thread may call."""
 
@@ -50,14 +54,13 @@ class ExpiryClock:
     def status(self) -> dict[str, Any]:
         """Returns figures for the status page."""
         ahead_ms = self.ahead_ms
-        is_apart = ahead_ms is not None and abs(ahead_ms) > APART_MAX_MS
-        return {"ahead_ms": ahead_ms, "is_apart": is_apart}
+        return {"ahead_ms": ahead_ms, "is_apart": _are_apart(ahead_ms or 0)}
 
     def heard(self, zookeeper_ms: int) -> None:
         """Takes what ZooKeeper's clock showed when it did a write that was answered just now."""
         self._began_ms = zookeeper_ms - self._elapsed_ms()
         ahead_ms = self._wall_ms() - zookeeper_ms
-        was_apart, self._is_apart = self._is_apart, abs(ahead_ms) > APART_MAX_MS
+        was_apart, self._is_apart = self._is_apart, _are_apart(ahead_ms)
         if self._is_apart and not was_apart:
             logger.warning(
                 "the clock of this host is %d s %s ZooKeeper's. Until both show the same, events expire by "
