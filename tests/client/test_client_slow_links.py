@@ -65,11 +65,11 @@ class SlowLink:
 
 
 @pytest.fixture
-def ask_slowly(fake_cluster: Callable[..., FakeCluster]) -> Iterator[Callable[[int], tuple[Any, Any]]]:
+def ask_slowly(fake_cluster: Callable[..., FakeCluster]) -> Iterator[Callable[..., tuple[Any, Any]]]:
     """Fetches a large batch over a `SlowLink(…, stop_after_bytes)`; returns the response or the error."""
     opened: list[Network | SlowLink] = []
 
-    def ask(stop_after_bytes: int) -> tuple[Any, ClientError | None]:
+    def ask(stop_after_bytes: int, *, chunk_bytes: int = 1) -> tuple[Any, ClientError | None]:
         cluster = fake_cluster()
         with cluster.lock:
             cluster.log().append(encode_batch([Record(0, 1, None, os.urandom(VALUE_BYTES))]))
@@ -84,7 +84,11 @@ def ask_slowly(fake_cluster: Callable[..., FakeCluster]) -> Iterator[Callable[[i
         part = FetchPartition(0, 0, 1 << 20)
         request = FetchRequest(0, 1, 1 << 20, [FetchTopic("t", NO_UUID, [part])])
         answers: list[tuple[Any, ClientError | None]] = []
-        network.send(-1, fetch_call(request), lambda body, error: answers.append((body, error)))
+        network.send(
+            -1,
+            fetch_call(request, chunk_bytes=chunk_bytes),
+            lambda body, error: answers.append((body, error)),
+        )
         while not answers:
             assert time.monotonic() < deadline
             network.poll(0.1)
@@ -95,14 +99,21 @@ def ask_slowly(fake_cluster: Callable[..., FakeCluster]) -> Iterator[Callable[[i
         each.close()
 
 
-def test_a_response_that_is_arriving_does_not_time_out(ask_slowly: Callable[[int], tuple[Any, Any]]) -> None:
-    answer, error = ask_slowly(1 << 30)
+@pytest.mark.parametrize("chunk_bytes", [1, 10_000, 1 << 20])
+def test_a_response_that_is_arriving_does_not_time_out(
+    ask_slowly: Callable[..., tuple[Any, Any]], chunk_bytes: int
+) -> None:
+    """Nor does one of which less is here than is worth waking up for."""
+    answer, error = ask_slowly(1 << 30, chunk_bytes=chunk_bytes)
     assert error is None
     assert len(answer.topics[0].partitions[0].records) > VALUE_BYTES
 
 
-def test_a_response_that_stops_arriving_times_out(ask_slowly: Callable[[int], tuple[Any, Any]]) -> None:
-    _, error = ask_slowly(VALUE_BYTES // 2)
+@pytest.mark.parametrize("chunk_bytes", [1, 1 << 20])
+def test_a_response_that_stops_arriving_times_out(
+    ask_slowly: Callable[..., tuple[Any, Any]], chunk_bytes: int
+) -> None:
+    _, error = ask_slowly(VALUE_BYTES // 2, chunk_bytes=chunk_bytes)
     assert isinstance(error, RequestTimedOutError)
 
 

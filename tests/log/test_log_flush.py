@@ -98,7 +98,7 @@ def test_a_job_looks_at_the_last_segments_alone(tmp_path: Path, monkeypatch: pyt
 def test_much_that_is_written_is_checkpointed_without_waiting_for_the_timer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.log.partition.CHECKPOINT_EVERY_BYTES", 1_000)
+    monkeypatch.setattr("headrace.log.writing.CHECKPOINT_EVERY_BYTES", 1_000)
     log = PartitionLog(tmp_path / "t-0")
     log.append(batch(b"x" * 400))
     log.flush()

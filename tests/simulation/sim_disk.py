@@ -95,9 +95,7 @@ class Disks:
         return self._some(data, lambda part: self._real.pwrite(fd, part, offset))
 
     def pwrite(self, fd: int, data: Buffer, offset: int) -> int:
-        if not self._is_full(fd):
-            return int(self._real.pwrite(fd, data, offset))
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self.pwritev(fd, (data,), offset)
 
     def write(self, fd: int, data: Buffer) -> int:
         if not self._is_full(fd):

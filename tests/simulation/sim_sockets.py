@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
-from headrace.client.connection import SILENCE_MAX_S
 from headrace.client.resolving import Target
+from headrace.client.sockets import SILENCE_MAX_S
 from simulation.sim_clock import Life
 from simulation.sim_network import Host, Network, ServerEnd
 

@@ -21,6 +21,7 @@ from headrace.broker.replicas import fetcher
 from headrace.coordination import znodes
 from headrace.coordination.producer_ids import skip_ids
 from headrace.coordination.topics import TopicRegistry
+from headrace.log import appending
 from simulation.sim_ages import CHECK_MS, WRONG_CLOCKS, Ages
 from simulation.sim_audit import SimAudit
 from simulation.sim_broker import SETTINGS, UNCLEAN, SimBroker
@@ -61,6 +62,8 @@ PAUSES_MS: Final = (300.0, 1_000.0, 2_000.0, 2_000.0, 3_000.0)
 """Of a producer after each batch, at most, unless something happens: then all hurry."""
 IDLE_FETCHES_MS: Final = (100, 500, 500, 500)
 """How long leaders hold fetches that bring nothing: with few partitions, and with many."""
+APPENDS_BY_THREADS: Final = 0.5
+"""In how many worlds followers append whatever comes as they append what is long."""
 OF_THE_PRODUCT: Final = 0.3
 """How many producers and readers are the product's own; the others are witnesses that do less."""
 MIRRORED: Final = 0.4
@@ -129,13 +132,16 @@ class World:
     # --- the run ---
 
     def run(self) -> Verdict:
-        wait_ms = fetcher.WAIT_MIN_MS
+        wait_ms, direct_min_bytes = fetcher.WAIT_MIN_MS, appending.DIRECT_MIN_BYTES
         try:
+            if Random(f"{self.seed} appends").random() < APPENDS_BY_THREADS:
+                setattr(appending, "DIRECT_MIN_BYTES", 1)  # noqa: B010
             setattr(fetcher, "WAIT_MIN_MS", self.clock.draw.choice(IDLE_FETCHES_MS))  # noqa: B010
             with self.disks.in_place():
                 self._run()
         finally:
             setattr(fetcher, "WAIT_MIN_MS", wait_ms)  # noqa: B010
+            setattr(appending, "DIRECT_MIN_BYTES", direct_min_bytes)  # noqa: B010
             for client in (*self.producers, self.reader):
                 if isinstance(client, ProductClient):
                     client.close()

@@ -8,13 +8,21 @@ import resource
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
 from headrace.wire.errors import FrameTooLargeError
-from headrace.wire.frames import FRAME_LIMIT_BYTES, KEPT_MAX_BYTES, SMALL_FRAMES_MAX, FrameReader
+from headrace.wire.frame_buffers import KEEP_FROM_BYTES
+from headrace.wire.frames import (
+    FRAME_LIMIT_BYTES,
+    KEPT_MAX_BYTES,
+    PAGE_BYTES,
+    SMALL_FRAMES_MAX,
+    FrameReader,
+)
 from headrace.wire.partitioning import murmur2, partition_for_key
 
 
@@ -125,6 +133,40 @@ def test_large_frames_use_memory_again_that_nobody_looks_at() -> None:
         reader.feed(frame(b"nothing new"))
         assert [bytes(each) for each in reader] == [b"nothing new"]
     assert reader._buffers.kept_bytes == 0, "an idle connection gives it back"
+
+
+def address_of(payload: memoryview) -> int:
+    return int(np.frombuffer(payload, np.uint8).ctypes.data)
+
+
+@pytest.mark.parametrize("into_page", [0, 1, 71, PAGE_BYTES - 1, PAGE_BYTES + 5, -7])
+@pytest.mark.parametrize("first_bytes", [0, 5, 70_000])
+def test_a_large_frame_begins_where_its_receiver_wants_it(into_page: int, first_bytes: int) -> None:
+    """Each time: in a mapping at first, in memory that is kept later."""
+    beginnings = list[bytes]()
+
+    def place(beginning: memoryview) -> int:
+        beginnings.append(bytes(beginning))
+        return into_page
+
+    reader = FrameReader(place=place)
+    payload = random.Random(1).randbytes(KEEP_FROM_BYTES + 30_000)
+    for _ in range(4):
+        stream = frame(payload)
+        reader.feed(stream[: 4 + first_bytes])
+        assert beginnings.pop() == payload[:first_bytes]
+        reader.feed(stream[4 + first_bytes :])
+        (seen,) = reader
+        assert address_of(seen) % PAGE_BYTES == into_page % PAGE_BYTES
+        assert seen == payload
+        del seen
+
+
+def test_small_frames_have_no_place() -> None:
+    reader = FrameReader(place=lambda _: pytest.fail("it was asked"))
+    reader.feed(frame(bytes(KEEP_FROM_BYTES - 1))[:-1])
+    reader.feed(b"x")
+    assert [len(each) for each in reader] == [KEEP_FROM_BYTES - 1]
 
 
 def test_a_reader_counts_the_bytes_it_holds() -> None:

@@ -91,6 +91,15 @@ class FileSlice(NamedTuple):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+def cut_back(fd: int, size_bytes: int) -> bool:
+    """Truncates a file to its size before a write that failed; returns whether that succeeded."""
+    try:
+        os.ftruncate(fd, size_bytes)
+    except OSError:
+        return False
+    return True
+
+
 def sync_directory(path: Path) -> None:
     """Makes creations, renames and removals in the directory durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,187 +1,38 @@
-"""One partition's log: append at the end, read at any address, flush on another thread.
+"""One partition's log: append at the end (`log.writing`), read at any address, flush on another thread.
 
-Owns addresses: a batch of L bytes with n records appended at address P gets baseOffset P + L - n (see
-`wire.batch`). Neither validates batches (the broker does) nor waits for the disk: `begin_flush` returns the
-fsync as a job. Not thread-safe; only `FlushJob.run` may run on another thread.
+Never waits for the disk in an append, a flush or a read: `begin_flush` returns the fsync as a job. Not
+thread-safe; only `FlushJob.run` and `AppendJob.run` may run on another thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-from headrace.log.checkpoint import CHECKPOINT_EVERY_BYTES, Checkpoint, save_cut
-from headrace.log.config import UNLIMITED, LogConfig
+from headrace.log.checkpoint import Checkpoint, save_cut
+from headrace.log.config import UNLIMITED
 from headrace.log.cutting import expire
 from headrace.log.epochs import LeaderEpochs
-from headrace.log.errors import AddressOutOfRangeError, LogOfflineError, LogStorageError
+from headrace.log.errors import AddressOutOfRangeError
 from headrace.log.files import FileReference, FileSlice, sync_directory
 from headrace.log.flush import Flushed, FlushJob
-from headrace.log.flushed import FlushedNotes
 from headrace.log.index import IndexJob
 from headrace.log.producers import ProducerStates
-from headrace.log.reader import LogReader
-from headrace.log.recovery import open_log
 from headrace.log.retention import delete_expired, must_roll
 from headrace.log.saving import checkpoint_of
 from headrace.log.search import Search, first_at, greatest
 from headrace.log.segment import Segment
-from headrace.log.segments import SegmentList
-from headrace.log.staging import Staging, check_verbatim, in_segments
-from headrace.process.clock import now_ms
-from headrace.process.disk import explained
-from headrace.wire.batch import BatchHeader, hop
-from headrace.wire.primitives import Buffer
+from headrace.log.writing import LogWriter
 
 
-class Appended(NamedTuple):
-    """The range [base, end) of appended batches."""
-
-    base_address: int
-    end_address: int
-
-
-class PartitionLog:
+class PartitionLog(LogWriter):
     """The log in one folder. Opening it recovers: batches that a crash left incomplete are cut off.
 
     `offline` is set once an fsync failed, or a write left the file in an unknown state: the log then appends,
     flushes and saves nothing more. `leader_epoch` is written into every batch that is not verbatim; `epochs`
-    are those of all that is written.
+    are those of all that is written. `appending`: what a thread writes behind the end now.
 
     Raises `LogDamagedError` if flushed bytes are missing, `OSError` if the directory cannot be used.
     """
-
-    def __init__(
-        self, directory: Path, config: LogConfig | None = None, clock: Callable[[], int] = now_ms
-    ) -> None:
-        self.directory = directory
-        self.config = config or LogConfig()
-        self._clock = clock
-        self.offline: LogOfflineError | None = None
-        self.leader_epoch = 0
-        directory.mkdir(parents=True, exist_ok=True)
-        segments, self.producers, self.epochs, self._cut_files, lineage = open_log(directory, clock)
-        self.notes = FlushedNotes(directory, lineage)
-        self._segments = SegmentList(segments)
-        self._reader = LogReader(directory, self._segments)
-        self.end_address = self._segments.end_address
-        self.flushed_address = self.staged_end_address = self.end_address
-        # Readers at the end go on, even if the batches before it cannot be read.
-        self._reader.keep(self.end_address, self.end_address)
-        self._staging = Staging()
-        self._directory_unsynced = self._checkpoint_requested = False
-        self._checkpointed_address = -1
-
-    @property
-    def start_address(self) -> int:
-        """The address of the oldest byte."""
-        return self._segments.start_address
-
-    @property
-    def size_bytes(self) -> int:
-        return self.end_address - self._segments.start_address
-
-    @property
-    def is_pristine(self) -> bool:
-        """Whether nothing was ever appended."""
-        return self.staged_end_address == 0
-
-    # --- append ---
-
-    def append(self, batches: Buffer) -> Appended:
-        """Assigns addresses to one or more whole batches and writes them. Raises `LogStorageError`."""
-        base = self.staged_end_address
-        writable = memoryview(batches if not memoryview(batches).readonly else bytearray(batches))
-        for at, header in hop(writable):
-            self.stage(writable[at : at + header.size_bytes], header)
-        self.commit()
-        return Appended(base, self.end_address)
-
-    def append_verbatim(self, batches: Buffer, headers: Sequence[BatchHeader] | None = None) -> Appended:
-        """Writes whole batches that have their addresses already; the first one must begin at `end_address`.
-        A pristine log accepts any first address. `headers`: theirs, if the caller has read them.
-
-        Raises `AddressMismatchError` (nothing was appended then), `LogStorageError`.
-        """
-        headers = [header for _, header in hop(batches)] if headers is None else headers
-        address = None if self.is_pristine else self.staged_end_address
-        base = check_verbatim(headers, address, self.directory)
-        self.rebase(base)
-        self.commit()
-        view, at = memoryview(batches), 0
-        for run in in_segments(headers, self._segments.active.size_bytes, self.config.segment_bytes):
-            if run.begins_segment:
-                self.roll()
-            written = view[at : at + run.size_bytes]
-            self.staged_end_address = self._staging.add_stored(written, self.staged_end_address, run.headers)
-            self._staging.undo += self.producers.note_all(run.headers)
-            self.commit()
-            at += run.size_bytes
-        return Appended(base, self.end_address)
-
-    def stage(self, batch: Buffer, header: BatchHeader, *, verbatim: bool = False) -> int:
-        """Assigns an address to one verified batch, which the next `commit` writes; returns its base offset.
-
-        A batch of `COPY_BELOW_BYTES` or more must be writable, and must not change until `commit`. If the
-        segment is full, commits what is staged and rolls; if that raises `LogStorageError`, this batch is not
-        staged.
-        """
-        size_bytes = len(batch)
-        address = self.staged_end_address
-        active = self._segments.active
-        used_bytes = address - active.base_address
-        if used_bytes and used_bytes + size_bytes > self.config.segment_bytes:
-            self.commit()
-            self.roll()
-        leader_epoch = None if verbatim else self.leader_epoch
-        base_offset = self._staging.add(batch, address, header, leader_epoch)
-        self.staged_end_address = address + size_bytes
-        if header.producer_id >= 0:
-            before = self.producers.note(header, base_offset)
-            self._staging.undo.append((header.producer_id, before))
-        return base_offset
-
-    def commit(self) -> None:
-        """Writes the staged batches by one writev. Drops all of them if it raises `LogStorageError`."""
-        staging = self._staging
-        if not staging.batches:
-            return
-        active = self._segments.active
-        try:
-            if self.offline is not None:
-                raise self.offline
-            active.write(staging.buffers, self.staged_end_address - self.end_address)
-        except LogStorageError as error:
-            for producer_id, entry in reversed(staging.undo):
-                self.producers.restore(producer_id, entry)
-            self.staged_end_address = self.end_address
-            staging.clear()
-            if isinstance(error, LogOfflineError):
-                raise self.take_offline(str(error)) from error.__cause__
-            raise
-        active.note(staging.batches)
-        self.epochs.note_all(staging.batches)
-        active.last_append_ms = self._clock()
-        self.end_address = self.staged_end_address
-        staging.clear()
-
-    def roll(self) -> None:
-        """Begins a new segment at the end address; the next flush syncs the directory.
-
-        Raises `LogStorageError`.
-        """
-        if self.offline is not None:
-            raise self.offline
-        if self._segments.active.size_bytes == 0:
-            return
-        self._segments.add(self._new_segment(self.end_address))
-        self._segments.release_idle(self.flushed_address)
-
-    def rebase(self, address: int) -> None:
-        """Makes a pristine log begin at `address`; does nothing to any other log."""
-        if address != self.staged_end_address and self.is_pristine:
-            self._begin_with(self._new_segment(address))
 
     def restart(self, address: int, *, may_go_back: bool = False) -> None:
         """Drops all batches and restarts at `address`, after the end: for a copy whose source has deleted the
@@ -214,23 +65,6 @@ class PartitionLog:
         self._segments.add(self._new_segment(address))
         self._reader.forget()
         self.end_address = self.flushed_address = self.staged_end_address = address
-
-    def _begin_with(self, segment: Segment) -> None:
-        self.notes.renew()
-        self._segments.replace_all(segment)
-        self._reader.forget()
-        self._checkpoint_requested = True  # from now on the log's end is known by more than its last file
-        self.end_address = self.flushed_address = self.staged_end_address = segment.base_address
-
-    def _new_segment(self, base_address: int) -> Segment:
-        try:
-            segment = Segment(self.directory, base_address, create_at_ms=self._clock())
-        except OSError as error:
-            raise LogStorageError(
-                f"cannot begin a segment at {base_address}: {explained(error, self.directory)}"
-            ) from error
-        self._directory_unsynced = True
-        return segment
 
     # --- flush ---
 
@@ -270,18 +104,6 @@ class PartitionLog:
         """
         return self._segments.indexing(cold)
 
-    def take_offline(self, problem: str) -> LogOfflineError:
-        """Stops the log, since the disk's content after the flushed address is unknown.
-
-        Returns the error that every later call raises."""
-        if self.offline is None:
-            self.offline = LogOfflineError(
-                f"{self.directory} is offline: {problem}; addresses from {self.flushed_address} on may not "
-                "be on the disk. Repair or replace the disk (see dmesg). The broker tries to open the log "
-                "again by itself, and continues after the last whole batch that the disk holds"
-            )
-        return self.offline
-
     def flush(self) -> None:
         """Commits and fsyncs; returns when all is durable. Raises `LogStorageError`."""
         if self.offline is not None:
@@ -304,8 +126,7 @@ class PartitionLog:
 
     def _take_checkpoint(self) -> Checkpoint | None:
         """Returns the checkpoint that is requested or due; `None` if none is, or while batches are staged."""
-        is_due = self.end_address - self._checkpointed_address >= CHECKPOINT_EVERY_BYTES
-        if not (self._checkpoint_requested or is_due) or self.staged_end_address != self.end_address:
+        if not self._checkpoint_is_due() or self.staged_end_address != self.end_address:
             return None
         self._checkpoint_requested = False
         self._checkpointed_address = self.end_address
@@ -353,7 +174,7 @@ class PartitionLog:
             return []
         now = self._clock() if now_ms is None else now_ms
         config = self.config
-        if must_roll(self._segments.active, config, now):
+        if self.appending is None and must_roll(self._segments.active, config, now):
             self.commit()
             self.roll()
         if self._cut_files and config.retention_ms != UNLIMITED:
@@ -373,6 +194,7 @@ class PartitionLog:
             raise AddressOutOfRangeError(
                 f"{self.directory}: cannot truncate to {address}, no batch begins there"
             )
+        assert self.appending is None, f"{self.directory}: a thread is appending"
         known = save_cut(self.directory, self.start_address, address, self.notes.renew())
         segments = self._segments
         segments.truncate(self.directory, address)

@@ -14,7 +14,7 @@ from typing import Final
 
 from headrace.log import index, scan
 from headrace.log.errors import LogDamagedError, LogError, LogOfflineError, LogReadError, LogStorageError
-from headrace.log.files import DISK_FULL, FileReference, OpenFile
+from headrace.log.files import DISK_FULL, FileReference, OpenFile, cut_back
 from headrace.log.names import SEGMENT_SUFFIX, TEMPORARY_SUFFIX, file_name
 from headrace.log.staging import StagedBatch
 from headrace.log.starts import KnownStarts, thinned
@@ -126,18 +126,10 @@ class Segment:
                 _write_in_pieces(fd, buffers, at)
         except OSError as error:
             problem = f"writing {size_bytes} bytes at {at} failed: {explained(error, self.path)}"
-            if self._cut_back(fd) and error.errno in DISK_FULL:
+            if cut_back(fd, at) and error.errno in DISK_FULL:
                 raise LogStorageError(problem) from error
             raise LogOfflineError(problem) from error
         self.size_bytes = at + size_bytes
-
-    def _cut_back(self, fd: int) -> bool:
-        """Truncates the file to its size before the write; returns whether that succeeded."""
-        try:
-            os.ftruncate(fd, self.size_bytes)
-        except OSError:
-            return False
-        return True
 
     def truncate(self, size_bytes: int) -> None:
         os.ftruncate(self.file.fd, size_bytes)

@@ -63,12 +63,17 @@ FETCH_BY_NAME: Final = (0, fetch.TOPIC_IDS_FROM - 1)
 FETCH_BY_ID: Final = (fetch.TOPIC_IDS_FROM, fetch.VERSION_MAX)
 
 
+Place = Callable[[memoryview, int], int]
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """`encode(version, correlation_id, client_id)` returns the framed request, whole or in pieces, and
     `decode(frame, version)` the response's body. `versions`: the lowest and the highest that say what this
     call means, of those that the client speaks. `is_optional`: `client.asking` takes the lack of this API for
     an answer, None. `wait_s`: for how long the broker is asked to wait before it answers.
+    `place(beginning, version)` says where a large response begins in memory: see `FrameReader`.
+    `chunk_bytes`: how much more of it is worth waking up for.
     """
 
     api_key: int
@@ -78,6 +83,8 @@ class Call:
     versions: tuple[int, int] = ANY_VERSION
     is_optional: bool = False
     wait_s: float = 0.0
+    place: Place | None = None
+    chunk_bytes: int = 1
 
 
 def produce_call(request: produce.ProduceRequest, *, by_id: bool = False) -> Call:
@@ -95,7 +102,13 @@ def produce_call(request: produce.ProduceRequest, *, by_id: bool = False) -> Cal
     return Call(ApiKey.PRODUCE, encode, decode, expects_response=request.acks != 0, versions=versions)
 
 
-def fetch_call(request: fetch.FetchRequest, *, by_id: bool = False) -> Call:
+def fetch_call(
+    request: fetch.FetchRequest,
+    *,
+    by_id: bool = False,
+    place: Place | None = None,
+    chunk_bytes: int = 1,
+) -> Call:
     """Requests batches. `by_id`: the request's topics have ids, not names (KIP-516): a topic that is made
     again under its name is another one then.
     """
@@ -109,7 +122,15 @@ def fetch_call(request: fetch.FetchRequest, *, by_id: bool = False) -> Call:
         return fetch.decode_response(frame, version=version)[1]
 
     versions = FETCH_BY_ID if by_id else FETCH_BY_NAME
-    return Call(ApiKey.FETCH, encode, decode, versions=versions, wait_s=request.max_wait_ms / 1000)
+    return Call(
+        ApiKey.FETCH,
+        encode,
+        decode,
+        versions=versions,
+        wait_s=request.max_wait_ms / 1000,
+        place=place,
+        chunk_bytes=chunk_bytes,
+    )
 
 
 def control_call(api_key: ApiKey, build: Callable[[Schema], Any], *, is_optional: bool = False) -> Call:

@@ -12,7 +12,6 @@ import itertools
 import os
 import selectors
 import socket
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from headrace.client.calls import SUPPORTED_VERSIONS, Call, api_versions_call
 from headrace.client.cluster import BrokerAddress
 from headrace.client.errors import ClientError, NetworkError, RequestTimedOutError, UnsupportedApiError
 from headrace.client.resolving import Target, look_up
+from headrace.client.sockets import has_unread, open_socket, wake_at
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode, WireError
 from headrace.wire.frames import FrameReader
@@ -32,10 +32,6 @@ RECEIVES_PER_EVENT_MAX: Final = 16
 SEND_BUFFERS_MAX: Final = 64
 CONNECT_MAX_S: Final = 5.0
 """Time for SYNs at 0, 1 and 3 s. The kernel's pauses grow: long attempts notice late that a link is up."""
-SILENCE_MAX_S: Final = 20
-"""The connection breaks if the peer's kernel acknowledges nothing for this time: a cut link sends no RST."""
-PROBE_INTERVAL_S: Final = 4
-PROBES_MAX: Final = 3
 SOFTWARE_VERSION: Final = "0.1.0"
 
 OnResponse = Callable[[Any, ClientError | None], None]
@@ -93,8 +89,9 @@ class BrokerConnection:
         self.ready_s = 0.0
         """When `state` became READY."""
         self._received_s = 0.0
+        self._wakes_at_bytes = 1
         self._sent_s = 0.0
-        self._reader = FrameReader(limit_bytes=frame_limit_bytes)
+        self._reader = FrameReader(limit_bytes=frame_limit_bytes, place=self._place)
         self._next_id = 0
         self._in_flight: deque[_InFlight] = deque()
         self._outgoing: deque[_Outgoing] = deque()
@@ -252,6 +249,10 @@ class BrokerConnection:
             raise NetworkError(f"{self.address} did not accept a connection in {self._connect_timeout_s:g} s")
         if not self._in_flight:
             raise RequestTimedOutError(f"{self.address} did not take a request in time")
+        if self._wakes_at_bytes > 1 and self.socket is not None and has_unread(self.socket):
+            self._received_s = now_s
+            self._wake_at(1)
+            return
         name = ApiKey(self._in_flight[0].call.api_key).name
         raise RequestTimedOutError(f"{self.address} did not answer a {name} request in time")
 
@@ -301,6 +302,18 @@ class BrokerConnection:
         self.state, self.ready_s = ConnectionState.READY, self._clock()
 
     def _receive(self) -> None:
+        self._receive_some()
+        if self._wakes_at_bytes > 1 or (self._in_flight and self._in_flight[0].call.chunk_bytes > 1):
+            rest = self._reader.wanted()
+            chunk_bytes = self._in_flight[0].call.chunk_bytes if self._in_flight else 1
+            self._wake_at(1 if rest is None else min(chunk_bytes, len(rest)))
+
+    def _wake_at(self, size_bytes: int) -> None:
+        if size_bytes != self._wakes_at_bytes and self.socket is not None:
+            self._wakes_at_bytes = size_bytes
+            wake_at(self.socket, size_bytes)
+
+    def _receive_some(self) -> None:
         reader = self._reader
         for _ in range(RECEIVES_PER_EVENT_MAX):
             assert self.socket is not None
@@ -329,6 +342,13 @@ class BrokerConnection:
             if received_bytes < asked_bytes:
                 return
 
+    def _place(self, beginning: memoryview) -> int:
+        """See `Call.place`: of the response that comes now."""
+        first = self._in_flight[0] if self._in_flight else None
+        if first is None or first.call.place is None:
+            return 0
+        return first.call.place(beginning, first.version)
+
     def _on_frame(self, frame: memoryview) -> None:
         if not self._in_flight or len(frame) < 4:
             raise WireError(f"a frame of {len(frame)} bytes answers no request")
@@ -350,30 +370,6 @@ def _common_versions(offered: dict[int, tuple[int, int]]) -> dict[int, int]:
         if version >= max(ours_min, theirs_min):
             chosen[int(api_key)] = version
     return chosen
-
-
-def open_socket(target: Target) -> socket.socket:
-    """Returns a socket that never blocks, sends at once, and breaks on silence. Raises `OSError`."""
-    family, kind, protocol, *_ = target
-    opened = socket.socket(family, kind, protocol)
-    opened.setblocking(False)
-    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    _break_on_silence(opened)
-    return opened
-
-
-def _break_on_silence(connection: socket.socket) -> None:
-    """Makes the kernel break the connection with ETIMEDOUT after `SILENCE_MAX_S`.
-
-    TCP_USER_TIMEOUT (RFC 5482) covers bytes that are not acknowledged, keepalive covers idle connections.
-    """
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if sys.platform == "linux":
-        idle_s = SILENCE_MAX_S - PROBES_MAX * PROBE_INTERVAL_S
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_INTERVAL_S)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES_MAX)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MAX_S * 1000)
 
 
 def problem_of(error: OSError) -> str:

@@ -9,12 +9,14 @@ bytes arrive.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 from typing import Final, Protocol
 
 KEEP_FROM_BYTES: Final = 64 * 1024  # smaller frames come from memory that the allocator keeps anyway
 KEEP_UPTO_BYTES: Final = 2 * 1024 * 1024  # batches are at most max.message.bytes, 1 MB by default
 STEP_BYTES: Final = 128 * 1024  # frames of similar sizes share a buffer
+PAGES_MORE_BYTES: Final = 2 * mmap.PAGESIZE  # so that a frame can begin anywhere in a page
 KEPT_MAX_BYTES: Final = 8 * 1024 * 1024  # of all buffers that are kept, in use or not
 WHOLE_UPTO_BYTES: Final = 4 * 1024  # of a frame of which hardly anything has arrived
 WHOLE_PER_ARRIVED: Final = 64  # bytes of memory that one byte that has arrived may cost
@@ -64,21 +66,22 @@ class FrameBuffers:
         self._kept_bytes = 0
         self._is_used = False  # since the last `release_idle`
 
-    def begin(self, size_bytes: int, arrived_bytes: int) -> tuple[memoryview, bool]:
+    def begin(self, size_bytes: int, arrived_bytes: int, into_page: int = 0) -> tuple[memoryview, bool]:
         """Returns a buffer for a frame of which so many bytes are here, and whether all of its memory is
-        taken now; otherwise it is taken as bytes arrive.
+        taken now; otherwise it is taken as bytes arrive. `into_page`: how far behind the begin of a page the
+        buffer begins, if it is a kept one or a mapping.
         """
         if size_bytes <= max(WHOLE_UPTO_BYTES, arrived_bytes * WHOLE_PER_ARRIVED) and (
             size_bytes <= self._keep_upto_bytes and (self._bound is None or self._bound.has_room(size_bytes))
         ):
             if size_bytes < KEEP_FROM_BYTES:
                 return memoryview(bytearray(size_bytes)), True
-            kept = self.take(size_bytes)
+            kept = self.take(size_bytes, into_page)
             if kept is not None:
                 return kept, True
-        if self._reuses_early and (free := self._free(size_bytes)) is not None:
+        if self._reuses_early and (free := self._free(size_bytes, into_page)) is not None:
             return free, True
-        return _mapped(size_bytes), False
+        return _mapped(into_page + size_bytes)[into_page:], False
 
     def arrived(self, size_bytes: int) -> None:
         """Notes that a frame came whole into a mapping. After the second one of its size there is a buffer
@@ -88,27 +91,27 @@ class FrameBuffers:
             self.take(size_bytes)
         self._mapped_last_bytes = size_bytes
 
-    def take(self, size_bytes: int) -> memoryview | None:
+    def take(self, size_bytes: int, into_page: int = 0) -> memoryview | None:
         """Returns a writable buffer of exactly this size, with any content, that is kept. None if as many as
         may be kept are in use: a further one would cost all its pages now, and be used once.
         """
-        free = self._free(size_bytes)
+        free = self._free(size_bytes, into_page)
         if free is not None:
             return free
         self._is_used = True
-        new_bytes = -(-size_bytes // STEP_BYTES) * STEP_BYTES
+        new_bytes = -(-size_bytes // STEP_BYTES) * STEP_BYTES + PAGES_MORE_BYTES
         if not self._make_room(new_bytes):
             return None
         buffer = bytearray(new_bytes)
         self._kept.append(buffer)
         self._kept_bytes += new_bytes
-        return memoryview(buffer)[:size_bytes]
+        return _view(buffer, size_bytes, into_page)
 
-    def _free(self, size_bytes: int) -> memoryview | None:
+    def _free(self, size_bytes: int, into_page: int) -> memoryview | None:
         for buffer in self._kept:
-            if len(buffer) >= size_bytes and _is_free(buffer):
+            if len(buffer) >= size_bytes + PAGES_MORE_BYTES and _is_free(buffer):
                 self._is_used = True
-                return memoryview(buffer)[:size_bytes]
+                return _view(buffer, size_bytes, into_page)
         return None
 
     def release_idle(self) -> None:
@@ -137,6 +140,13 @@ class FrameBuffers:
         self._kept = [buffer for buffer in self._kept if not any(buffer is other for other in forgotten)]
         self._kept_bytes -= sum(map(len, forgotten))
         return True
+
+
+def _view(buffer: bytearray, size_bytes: int, into_page: int) -> memoryview:
+    """Returns so much of a kept buffer, from its first page's begin on and so many bytes behind that."""
+    address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+    begin = -address % mmap.PAGESIZE + into_page
+    return memoryview(buffer)[begin : begin + size_bytes]
 
 
 def _mapped(size_bytes: int) -> memoryview:

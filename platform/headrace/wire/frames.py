@@ -5,15 +5,17 @@ A frame is a big-endian int32 length and that many bytes (https://kafka.apache.o
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from headrace.wire.errors import FrameTooLargeError
 from headrace.wire.frame_buffers import KEEP_FROM_BYTES, FrameBuffers
 from headrace.wire.primitives import Buffer
 
+PAGE_BYTES: Final = mmap.PAGESIZE
 LENGTH_SIZE_BYTES: Final = 4
 FRAME_LIMIT_BYTES: Final = 100 * 1024 * 1024  # Kafka's own default, socket.request.max.bytes
 KEEP_UPTO_BYTES: Final = 12 * 1024 * 1024  # frames up to this size get a buffer that is used again
@@ -30,16 +32,20 @@ class FrameReader:
     call `filled` then. Payloads are memoryviews. One that arrived whole is a view of the fed data: feed
     `bytes`, or do not reuse the buffer while payloads are in use. The memory of another one is used again
     once no view of it exists. `limit_bytes` bounds a frame and so the bytes held between feeds; a length
-    alone takes no memory. After a `FrameTooLargeError` close the connection: no later frame can be found.
+    alone takes no memory. `place` says, from a large frame's first bytes, how far behind a page's begin it
+    begins in memory. After a `FrameTooLargeError` close the connection: no later frame can be found.
     """
 
-    def __init__(self, *, limit_bytes: int = FRAME_LIMIT_BYTES) -> None:
+    def __init__(
+        self, *, limit_bytes: int = FRAME_LIMIT_BYTES, place: Callable[[memoryview], int] | None = None
+    ) -> None:
         self.limit_bytes = limit_bytes
         self._frames: deque[memoryview] = deque()
         self._head = b""  # the first 1 to 3 bytes of a frame's length
         self._partial: memoryview | None = None  # the frame that has begun
         self._filled_bytes = 0
         self._is_kept = True  # the memory of that frame
+        self._place = place
         self._small_frames = 0
         self._buffers = FrameBuffers(
             keep_upto_bytes=KEEP_UPTO_BYTES, kept_max_bytes=KEPT_MAX_BYTES, reuses_early=True
@@ -103,9 +109,12 @@ class FrameReader:
         return at
 
     def _begin_frame(self, length_bytes: int, beginning: memoryview) -> None:
+        into_page = 0
         if length_bytes < KEEP_FROM_BYTES:
             self._note_small()
-        self._partial, self._is_kept = self._buffers.begin(length_bytes, len(beginning))
+        elif self._place is not None:
+            into_page = self._place(beginning) % PAGE_BYTES
+        self._partial, self._is_kept = self._buffers.begin(length_bytes, len(beginning), into_page)
         self._partial[: len(beginning)] = beginning
         self._filled_bytes = 0
         self.filled(len(beginning))

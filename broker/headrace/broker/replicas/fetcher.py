@@ -25,13 +25,15 @@ from headrace.replication.following import Append, AskAgain, OwnLog, PassGap, Re
 from headrace.replication.throttling import SHARE_MIN_BYTES
 from headrace.wire.errors import ErrorCode
 from headrace.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequest
+from headrace.wire.fetch_beginning import first_records
 
 logger = logging.getLogger(__name__)
 
 CLIENT_ID: Final = "headrace-follower"
 FETCH_MAX_BYTES: Final = 8 * 1024 * 1024  # of one response; written in one turn of the loop
-PARTITION_FETCH_MAX_BYTES: Final = 4 * 1024 * 1024
+PARTITION_FETCH_MAX_BYTES: Final = 8 * 1024 * 1024
 RESPONSE_MORE_BYTES: Final = 60 * 1024 * 1024  # than the largest batch: what a response has besides
+RESPONSE_CHUNK_BYTES: Final = 1024 * 1024  # of a response: fewer are not worth waking up for
 RESPONSE_WAIT_MAX_S: Final = 10.0
 PARTITIONS_PER_FETCH_MAX: Final = 2_000  # the others have their turn in the next ones
 # How long a leader may hold a fetch that brings nothing. A partition that is to be followed meanwhile waits
@@ -106,7 +108,7 @@ class Fetcher:
         left_out = len(ready) < len(self._touched)
         idle_ms = min(WAIT_MAX_MS, max(WAIT_MIN_MS, WAIT_PER_PARTITION_MS * len(ready)))
         request = self._request(ready, int(BUSY_WAIT_MS if left_out else idle_ms))
-        call = fetch_call(request, by_id=True)
+        call = fetch_call(request, by_id=True, place=self._place, chunk_bytes=RESPONSE_CHUNK_BYTES)
         self._stop_timer()
         self._is_asking = True
         if not self._peers.ask(broker.host, broker.port, call, self._answered, timeout_s=RESPONSE_WAIT_MAX_S):
@@ -197,6 +199,16 @@ class Fetcher:
 
     # --- answers ---
 
+    def _place(self, beginning: memoryview, version: int) -> int:
+        """Returns where an answer is to begin in a page of memory, so that its first records lie there as
+        they will on the disk, whose blocks are pages or parts of them (`log.direct`).
+        """
+        first = first_records(beginning, version)
+        asked = None if first is None else self._session.held.get((first.topic_id, first.partition))
+        if first is None or asked is None:
+            return 0
+        return asked.followed.log.end_position_bytes - first.at
+
     def _answered(self, response: Any) -> None:
         self._is_asking = False
         if isinstance(response, Lost):
@@ -252,7 +264,7 @@ class Fetcher:
         log = followed.log
         if followed not in self._partitions or followed.failure or followed.cutting:
             return
-        if (followed.leader_epoch, log.end_address) != asked[1:]:
+        if (followed.leader_epoch, log.end_address) != asked[1:] or log.appending is not None:
             self._session.drop(_key(followed))  # the leader takes for known what this answer told
             return
         try:
@@ -268,23 +280,40 @@ class Fetcher:
             self._pause(followed, f"{type(error).__name__}: {error}", is_expected=False)
 
     def _append(self, followed: FollowedPartition, step: Append) -> None:
-        log = followed.log
         if step.batches:
             refusal = self._state.append_refusal
             if refusal is not None:
                 self._pause(followed, refusal, is_expected=False)
                 return
-            try:
-                log.append_verbatim(step.batches, step.headers)
-            except LogError as error:
-                if log.offline is not None:
-                    self._followed.fail(followed)
-                else:
-                    self._pause(followed, str(error), is_expected=False)
-                return
             if self._state.throttles.follower.is_bounded and self._is_throttled(followed):
                 self._state.throttles.follower.took(len(step.batches))
             self._partitions[followed] = self._partitions.pop(followed)  # the others are first next time
+            leader_epoch = followed.leader_epoch
+
+            def ended(error: LogError | None) -> None:
+                if followed in self._partitions and followed.leader_epoch == leader_epoch:
+                    self._appended(followed, step, error)
+
+            try:
+                if self._followed.append(followed, step, ended, self._flushed):
+                    self._awaited.add(followed)
+                    return
+                followed.log.append_verbatim(step.batches, step.headers)
+            except LogError as error:
+                self._appended(followed, step, error)
+                return
+        self._appended(followed, step, None)
+        if self._followed.flush(followed, self._flushed):
+            self._awaited.add(followed)
+
+    def _appended(self, followed: FollowedPartition, step: Append, error: LogError | None) -> None:
+        """Notes what the leader has told, once its batches are in the log."""
+        if error is not None:
+            if followed.log.offline is not None:
+                self._followed.fail(followed)
+            else:
+                self._pause(followed, str(error), is_expected=False)
+            return
         followed.saw(step.high_watermark, step.leader_start_address)
         if step.problem is not None:
             self._pause(followed, str(step.problem), is_expected=False)
@@ -294,8 +323,6 @@ class Fetcher:
             if followed.problem is not None:
                 followed.problem = None
                 logger.info("%s: follows broker %d again", followed, self._leader)
-        if self._followed.flush(followed, self._flushed):
-            self._awaited.add(followed)
 
     def _cut(self, followed: FollowedPartition, step: Cut) -> None:
         log = followed.log

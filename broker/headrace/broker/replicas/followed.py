@@ -19,12 +19,12 @@ from headrace.broker.partitions import LAZY_FLUSH_MS, end_flush
 from headrace.broker.settings.config import TopicConfig
 from headrace.broker.workers import Workers
 from headrace.log.directory import PartitionName
-from headrace.log.errors import LogError
+from headrace.log.errors import LogError, LogOfflineError, LogStorageError
 from headrace.log.flush import Flushed, FlushJob
 from headrace.log.partition import PartitionLog
 from headrace.log.passing import pass_gap
 from headrace.log.segment import ColdSegmentError
-from headrace.replication.following import PassGap, Restart, Truncate
+from headrace.replication.following import Append, PassGap, Restart, Truncate
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +32,8 @@ PAUSE_MIN_MS: Final = 50.0
 PAUSE_MAX_MS: Final = 1_000.0
 FORGET_EVERY_BYTES: Final = 4 * 1024 * 1024
 """What is flushed of a log before its pages are given back: nobody reads them while another broker leads."""
+APPENDING_MAX_BYTES: Final = 64 * 1024 * 1024
+"""What threads append of all logs at a time, and keep in memory until then."""
 NO_LEADER: Final = -1
 
 Cut = Truncate | Restart | PassGap
@@ -171,6 +173,7 @@ class FollowedPartitions:
         self._workers = workers
         self._call_later = call_later
         self._by_name: dict[PartitionName, FollowedPartition] = {}
+        self._appending_bytes = 0
         self.on_offline: Callable[[FollowedPartition], None] = lambda _: None
 
     def get(self, name: PartitionName) -> FollowedPartition | None:
@@ -209,6 +212,46 @@ class FollowedPartitions:
             followed.wake_readers()
 
     # --- threads ---
+
+    def append(
+        self,
+        followed: FollowedPartition,
+        step: Append,
+        ended: Callable[[LogError | None], None],
+        then: Callable[[FollowedPartition], None],
+    ) -> bool:
+        """Appends the batches of `step` durably on a thread, if that costs less than a write and a flush, and
+        if nobody reads them here: calls `ended` with the error, if any, then `then`. Otherwise does nothing,
+        and returns False. Raises `LogError`.
+        """
+        size_bytes = len(step.batches)
+        waits = followed.config.acks_all_waits_for_fsync and not self._keeps_pages
+        if not waits or self._appending_bytes + size_bytes > APPENDING_MAX_BYTES:
+            return False
+        log = followed.log
+        job = log.begin_append(step.batches, step.headers)
+        if job is None:
+            return False
+        followed.flushing = True
+        followed.then = then
+        self._appending_bytes += size_bytes
+
+        def worked(_: object, error: Exception | None) -> None:
+            followed.flushing = False
+            self._appending_bytes -= size_bytes
+            if error is None:
+                log.end_append(job)
+            elif isinstance(error, LogStorageError) and not isinstance(error, LogOfflineError):
+                log.drop_append()
+            else:
+                is_write = isinstance(error, LogOfflineError)
+                log.take_offline(str(error) if is_write else f"fsync failed: {error}")
+                self.fail(followed)
+            ended(log.offline or (error if isinstance(error, LogError) else None))
+            self._worked(followed)
+
+        self._workers.submit(job.run, worked)
+        return True
 
     def flush(self, followed: FollowedPartition, then: Callable[[FollowedPartition], None]) -> bool:
         """Flushes what is not flushed yet, and calls `then`; returns whether there is anything to wait for.
