@@ -14,6 +14,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from headrace.broker import leader_hints
 from headrace.broker.core import ClientConnection, Part, TemplateCache
 from headrace.broker.partition import Partition
 from headrace.broker.produce.job import ACKS_ALL, ACKS_NONE, abort_after_failure
@@ -51,10 +52,21 @@ _BASE_MARK: Final = 0x1122334455667788  # placeholder for the base offset
 class Template:
     """What a request's head means, and how to respond to it."""
 
-    __slots__ = ("body", "durable", "flexible", "layout", "partition", "request", "timeout_ms", "version")
+    __slots__ = (
+        "_state",
+        "body",
+        "durable",
+        "flexible",
+        "layout",
+        "partition",
+        "request",
+        "timeout_ms",
+        "version",
+    )
 
-    def __init__(self, partition: Partition, request: Request) -> None:
+    def __init__(self, state: BrokerState, partition: Partition, request: Request) -> None:
         body: ProduceRequest = request.body
+        self._state = state
         self.partition = partition
         self.version = request.version
         self.flexible = request.version >= FLEXIBLE_FROM
@@ -73,12 +85,21 @@ class Template:
 
     def encode(self, correlation_id: int, code: ErrorCode, message: str | None, base_offset: int) -> bytes:
         """Encodes the response field by field."""
-        version, name, topic_id, partition = self.request
+        version, name, topic_id, index = self.request
+        partition, state = self.partition, self._state
+        leader = leader_hints.hint(state, partition.topic, index, code)
         result = ProducePartitionResult(
-            partition, code, base_offset, -1, self.partition.log.start_address, message
+            index,
+            code,
+            base_offset,
+            -1,
+            partition.log.start_address,
+            message,
+            current_leader=leader,
         )
+        endpoints = leader_hints.endpoints(state.view, (leader,))
         return encode_response(
-            ProduceResponse([ProduceTopicResult(name, topic_id, [result])]),
+            ProduceResponse([ProduceTopicResult(name, topic_id, [result])], node_endpoints=endpoints),
             version=version,
             correlation_id=correlation_id,
         )
@@ -158,7 +179,7 @@ def learn(state: BrokerState, connection: ClientConnection, frame: memoryview, r
             return
         templates.head_ends = (head_end, *templates.head_ends)
     # It replaces the template of the time before the partition was led elsewhere.
-    templates.by_head[head] = Template(partition, request)
+    templates.by_head[head] = Template(state, partition, request)
 
 
 def serve(
