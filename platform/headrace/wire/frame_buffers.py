@@ -16,7 +16,9 @@ from typing import Final, Protocol
 KEEP_FROM_BYTES: Final = 64 * 1024  # smaller frames come from memory that the allocator keeps anyway
 KEEP_UPTO_BYTES: Final = 2 * 1024 * 1024  # batches are at most max.message.bytes, 1 MB by default
 STEP_BYTES: Final = 128 * 1024  # frames of similar sizes share a buffer
-PAGES_MORE_BYTES: Final = 2 * mmap.PAGESIZE  # so that a frame can begin anywhere in a page
+PAGES_MORE_BYTES: Final = (
+    2 * mmap.PAGESIZE
+)  # of each kept buffer, so that a frame begins anywhere in a page; not counted
 KEPT_MAX_BYTES: Final = 8 * 1024 * 1024  # of all buffers that are kept, in use or not
 WHOLE_UPTO_BYTES: Final = 4 * 1024  # of a frame of which hardly anything has arrived
 WHOLE_PER_ARRIVED: Final = 64  # bytes of memory that one byte that has arrived may cost
@@ -99,17 +101,17 @@ class FrameBuffers:
         if free is not None:
             return free
         self._is_used = True
-        new_bytes = -(-size_bytes // STEP_BYTES) * STEP_BYTES + PAGES_MORE_BYTES
+        new_bytes = -(-size_bytes // STEP_BYTES) * STEP_BYTES
         if not self._make_room(new_bytes):
             return None
-        buffer = bytearray(new_bytes)
+        buffer = bytearray(new_bytes + PAGES_MORE_BYTES)
         self._kept.append(buffer)
         self._kept_bytes += new_bytes
         return _view(buffer, size_bytes, into_page)
 
     def _free(self, size_bytes: int, into_page: int) -> memoryview | None:
         for buffer in self._kept:
-            if len(buffer) >= size_bytes + PAGES_MORE_BYTES and _is_free(buffer):
+            if _size_bytes(buffer) >= size_bytes and _is_free(buffer):
                 self._is_used = True
                 return _view(buffer, size_bytes, into_page)
         return None
@@ -134,12 +136,17 @@ class FrameBuffers:
                 break
             if _is_free(buffer):
                 forgotten.append(buffer)
-                excess_bytes -= len(buffer)
+                excess_bytes -= _size_bytes(buffer)
         if excess_bytes > 0:
             return False
         self._kept = [buffer for buffer in self._kept if not any(buffer is other for other in forgotten)]
-        self._kept_bytes -= sum(map(len, forgotten))
+        self._kept_bytes -= sum(map(_size_bytes, forgotten))
         return True
+
+
+def _size_bytes(buffer: bytearray) -> int:
+    """Returns the size of the largest frame that a kept buffer takes."""
+    return len(buffer) - PAGES_MORE_BYTES
 
 
 def _view(buffer: bytearray, size_bytes: int, into_page: int) -> memoryview:
