@@ -20,6 +20,25 @@ def test_acks_all_is_stored_on_every_replica_byte_for_byte(replicas: ReplicatedC
     assert set(replicas.state(topic).isr) == {1, 2, 3}
 
 
+def test_long_batches_are_on_every_replica_too_and_another_leader_goes_on_behind_them(
+    replicas: ReplicatedCluster,
+) -> None:
+    """Followers append them on a thread, past the page cache."""
+    topic = replicas.topic(1, 2, 3)
+    for leader in (1, 2, 3, 1):
+        replicas.elect(topic, leader)
+        for number in range(3):
+            replicas.produce(topic, f"{leader}{number}" * (100_000 * (1 + number) + number))
+            replicas.produce(topic, "short")
+        whole = replicas.on_disk(leader, topic)
+        assert all(replicas.on_disk(each, topic) == whole for each in (1, 2, 3)), "before it was answered"
+    replicas.brokers[2].kill()
+    replicas.produce(topic, "x" * 700_000)
+    replicas.brokers[2].start()
+    replicas.wait_in_sync(topic, 1, 2, 3)
+    assert replicas.wait_until_equal(topic, 1, 2, 3) == replicas.read(topic)
+
+
 def test_another_leader_goes_on_and_followers_agree_with_it(replicas: ReplicatedCluster) -> None:
     topic = replicas.topic(1, 2, 3)
     replicas.produce(topic, "in epoch 0")
