@@ -26,7 +26,8 @@ from headrace.client.ordering import PartitionQueue
 from headrace.coordination import partition_states
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.partition_states import PartitionChange, PartitionState, StaleStateError
-from headrace.log import recovery
+from headrace.log import direct, recovery
+from headrace.log.appending import AppendJob
 from headrace.log.epochs import NO_EPOCH
 from headrace.log.flush import Flushed, FlushJob
 from headrace.log.producers import ACCEPTED, Checked
@@ -159,6 +160,16 @@ def epochs_are_not_fenced() -> Iterator[None]:
 
 
 @contextmanager
+def appends_by_threads_are_not_flushed() -> Iterator[None]:
+    def run(self: AppendJob) -> Flushed:
+        direct.write(self.file.fd, self.batches, self.at)
+        return Flushed(self.flush.upto_address)
+
+    with put(AppendJob, "run", run):
+        yield
+
+
+@contextmanager
 def failed_fsyncs_are_ignored() -> Iterator[None]:
     real = FlushJob.run
 
@@ -285,6 +296,7 @@ MUTANTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
         torn_batches_are_kept,
         epochs_are_not_fenced,
         failed_fsyncs_are_ignored,
+        appends_by_threads_are_not_flushed,
         generations_are_not_fenced,
         auditors_believe_their_counts,
         older_disks_are_believed,
