@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -143,6 +144,14 @@ def test_a_disk_that_fails_takes_the_log_offline(
     assert following.failed == ["t-0"]
     with pytest.raises(LogOfflineError):
         following.append()
+    file = following.all[0].log._segments.active.in_use()
+    assert file is not None
+    fd = file.fd
+    del file
+    following.all[0].log.abandon()
+    gc.collect()  # the errors of `CountingWorkers` hold their frames
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)  # else nobody could open the log again: somebody may still write to it
 
 
 def test_a_log_that_is_followed_no_more_waits_for_its_append(following: Following) -> None:

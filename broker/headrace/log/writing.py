@@ -171,8 +171,9 @@ class LogWriter:
         """Returns what `append_verbatim` and a flush do, as one job for any thread; `None` if they must be
         two: `batches` are short, or more than they are to be written or flushed.
 
-        The caller passes the job and its result to `end_append`, calls `drop_append` if it raised
-        `LogStorageError`, `take_offline` for any other error. Until then nothing else may be appended or cut.
+        The caller passes a job that succeeded to `end_append`. After one that failed it calls `drop_append`
+        and, unless the error is a `LogStorageError` and no `LogOfflineError`, `take_offline`. Until then
+        nothing else may be appended or cut.
         Raises `AddressMismatchError`, `LogOfflineError`.
         """
         if self.offline is not None:
@@ -204,7 +205,7 @@ class LogWriter:
         self._reader.keep(self.end_address, self.end_address)
 
     def drop_append(self) -> None:
-        """Forgets a job that failed, and left the file as it was."""
+        """Forgets a job that failed, and its file: no log is opened again while that is open for writing."""
         self.appending = None
 
     def _checkpoint_is_due(self) -> bool:

@@ -241,11 +241,13 @@ class FollowedPartitions:
             self._appending_bytes -= size_bytes
             if error is None:
                 log.end_append(job)
-            elif isinstance(error, LogStorageError) and not isinstance(error, LogOfflineError):
-                log.drop_append()
             else:
-                is_write = isinstance(error, LogOfflineError)
-                log.take_offline(str(error) if is_write else f"fsync failed: {error}")
+                log.drop_append()
+                if isinstance(error, LogOfflineError):
+                    log.take_offline(str(error))
+                elif not isinstance(error, LogStorageError):
+                    log.take_offline(f"fsync failed: {getattr(error, 'strerror', None) or error}")
+            if log.offline is not None:
                 self.fail(followed)
             ended(log.offline or (error if isinstance(error, LogError) else None))
             self._worked(followed)
