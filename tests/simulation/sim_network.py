@@ -90,7 +90,7 @@ class Network:
         self.connections = 0
 
     def is_cut(self, source: str, target: str) -> bool:
-        return self.cuts[source, target] > 0
+        return self.cuts.get((source, target), 0) > 0
 
     def connected(self, connection: ClientEnd, host: Host) -> int:
         """Returns the number of a new connection, which ends with the host."""
