@@ -5,8 +5,7 @@ arrives once.
 from __future__ import annotations
 
 import random
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import inf
 from typing import Any
 
@@ -251,28 +250,6 @@ def test_expired_batches_are_those_not_in_flight() -> None:
     assert made.expired(5.0) == [old]
     made.on_sent(old, 0.0)
     assert made.expired(5.0) == []
-
-
-class Counted(deque[ProducerBatch]):
-    """Counts the batches that somebody looks at."""
-
-    looked_at = 0
-
-    def __iter__(self) -> Iterator[ProducerBatch]:
-        for batch in super().__iter__():
-            self.looked_at += 1
-            yield batch
-
-
-def test_of_a_thousand_batches_that_wait_a_round_looks_at_the_oldest_ones() -> None:
-    made, batches = filled(1_000)
-    made.on_sent(batches[0], 0.0)
-    made._batches = counted = Counted(made._batches)
-    assert made.expired(-1.0) == []
-    assert counted.looked_at == 1
-    assert made.first_waiting is batches[1]
-    assert made.retry_at_s() == 0.0
-    assert counted.looked_at <= 6
 
 
 class World:

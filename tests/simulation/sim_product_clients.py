@@ -19,7 +19,7 @@ from headrace.client.network import Network
 from headrace.client.observer import BatchIdentity, BatchObserver
 from headrace.client.sender import Sender
 from headrace.client.settings import ProducerSettings
-from headrace.wire.batch import HEADER_SIZE_BYTES, hop
+from headrace.wire.batch import RECORD_COUNT_AT, hop
 from headrace.wire.records import decode_columns
 from simulation import sim_network
 from simulation.patching import put
@@ -152,7 +152,7 @@ class ProductProducer(ProductClient):
         self._handed: dict[tuple[int, int, int], Handed] = {}
         self._values: dict[tuple[int, int, int], list[int]] = {}
         self._values_of: dict[bytes, list[int]] = {}
-        """By what a batch holds behind its header: no log changes that."""
+        """By the end of a batch, from its count of records on: no log changes that."""
         self._acknowledged_values: set[int] = set()
         settings = ProducerSettings.checked(
             acks="all",
@@ -246,7 +246,7 @@ class ProductProducer(ProductClient):
         place = _place(identity)
         assert identity.content is not None
         self._handed[place] = Handed(place, identity.base_timestamp_ms, identity.content)
-        self._values[place] = self._values_of[data[HEADER_SIZE_BYTES:]] = _numbers(data)
+        self._values[place] = self._values_of[data[RECORD_COUNT_AT:]] = _numbers(data)
 
     def renumbered(self, old: BatchIdentity, new: BatchIdentity) -> None:
         assert new.content is not None
@@ -278,7 +278,7 @@ class ProductProducer(ProductClient):
             if header.producer_id not in ids:
                 continue
             batch = content[at : at + header.size_bytes]
-            for number in self._values_of.get(batch[HEADER_SIZE_BYTES:]) or _numbers(batch):
+            for number in self._values_of.get(batch[RECORD_COUNT_AT:]) or _numbers(batch):
                 if number <= last:
                     problems.append(f"{self.name}: record {number} comes after record {last} (address {at})")
                 last = max(last, number)
