@@ -137,8 +137,9 @@ class Ages:
 
     def watch(self) -> list[str]:
         """Returns what was deleted too early since the last call."""
-        start = max((log.start_address for log in self._logs()), default=0)
-        self._end = max(self._end, *(log.end_address for log in self._logs()), 0)
+        logs = self._logs()
+        start = max((log.start_address for log in logs), default=0)
+        self._end = max(self._end, *(log.end_address for log in logs), 0)
         if self._retention_bytes != UNLIMITED and self._end - start >= self._retention_bytes:
             self._checked_start = max(self._checked_start, start)
         if start <= self._checked_start:

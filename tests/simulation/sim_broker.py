@@ -93,7 +93,7 @@ class SimPeers:
         target = int(host.rpartition(".")[2])
         link = self._links.get(target)
         if link is None:
-            link = Link(broker.network, str(broker.number), broker.life, broker.loop.wake, target)
+            link = Link(broker.network, str(broker.number), broker.life, target, broker.loop.wake)
             self._links[target] = link
         link.ask(call, done, timeout_s * 1000)
         return True

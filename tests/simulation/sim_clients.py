@@ -106,10 +106,7 @@ class SimClient:
         self.start_address: Callable[[], int] = lambda: 0
         """Below it events have expired."""
         self._server = server
-        self._links = {
-            number: Link(network, name, self.life, lambda call: call(), number)
-            for number in range(1, BROKERS + 1)
-        }
+        self._links = {number: Link(network, name, self.life, number) for number in range(1, BROKERS + 1)}
         self._leader = 1
 
     def _look(self) -> None:

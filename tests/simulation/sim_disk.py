@@ -17,7 +17,7 @@ from pathlib import Path
 from stat import S_ISREG
 from types import SimpleNamespace
 from typing import Any, Final
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 from headrace.broker.replicas import offline
 from headrace.log.files import OpenFile
@@ -44,7 +44,6 @@ class Disks:
         """By folder, the clock of its host, which says when a file was changed; for others nobody asks."""
         self.nearly_full: set[str] = set()
         self._draw = draw
-        self._open: WeakSet[OpenFile] = WeakSet()
         self._by_fd: WeakValueDictionary[int, OpenFile] = WeakValueDictionary()
         self._real = SimpleNamespace(**{name: getattr(os, name) for name in CALLS})
 
@@ -57,6 +56,8 @@ class Disks:
         return os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115  a `Path` would take longer than the rest
 
     def fsync(self, fd: int) -> None:
+        if not self.failing and fd not in self._by_fd:
+            return  # of other files than segments a crash leaves everything
         path = self._path(fd)
         for folder in self.failing:
             if path.startswith(folder):
@@ -122,7 +123,6 @@ class Disks:
             begin(file, *arguments)
             if is_new:
                 self._stamp(str(file.path))
-            self._open.add(file)
             self._by_fd[file.fd] = file
 
         for name in CALLS:
@@ -143,7 +143,7 @@ class Disks:
 
     def crash(self, folder: Path) -> int:
         """Cuts what was not durable from the segments below a folder; returns how many bytes."""
-        for file in list(self._open):
+        for file in list(self._by_fd.values()):
             if file.path.is_relative_to(folder):
                 file.close()  # as the kernel does
         lost_bytes = 0

@@ -61,8 +61,9 @@ class Judge:
             self.problems.extend(world.many.judge(is_lossy=self._is_lossy((*LOSSY, "emptied-leader"))))
         if world.audit is not None:
             self.problems.extend(world.audit.judge(world.producers, logs[1].between(0, high_watermark)))
-        for number, content in logs.items():
-            self._judge_log(number, content, high_watermark)
+        for content in dict.fromkeys(logs.values()):
+            holders = ", ".join(str(number) for number, held in logs.items() if held == content)
+            self._judge_log(holders, content, high_watermark)
         start = max(content.start for content in logs.values())
         if len({content.between(start, high_watermark) for content in logs.values()}) > 1:
             self.problems.append(f"the replicas differ below the high watermark {high_watermark}")
@@ -86,7 +87,8 @@ class Judge:
                     f"broker {number}: bytes {start} to {copied.end} are not what was mirrored"
                 )
 
-    def _judge_log(self, number: int, log: Content, high_watermark: int) -> None:
+    def _judge_log(self, number: str, log: Content, high_watermark: int) -> None:
+        """Judges what the logs of one or more brokers hold."""
         if log.end < high_watermark:
             self.problems.append(f"broker {number} ends at {log.end}, below {high_watermark}")
         start, content = log.start, log.between(log.start, high_watermark)

@@ -27,6 +27,7 @@ from simulation.sim_clock import Clock, Life
 FRAME_MAX_BYTES: Final = 1 << 24
 DELAY_MIN_MS: Final = 0.1
 DELAY_MAX_MS: Final = 3.0
+DELAY_SPAN_MS: Final = DELAY_MAX_MS - DELAY_MIN_MS
 ROUNDING_MS: Final = 0.001
 VERSIONS: Final[Mapping[int, int]] = {
     ApiKey.FETCH: fetch.VERSION_MAX,
@@ -84,11 +85,12 @@ class Network:
         self.clock = clock
         self.hosts: dict[int, Host] = {}
         self.cuts: Counter[Way] = Counter()
+        self._random = clock.draw.random
         self.slow = 1.0
         self.connections = 0
 
     def is_cut(self, source: str, target: str) -> bool:
-        return self.cuts[source, target] > 0
+        return self.cuts.get((source, target), 0) > 0
 
     def connected(self, connection: ClientEnd, host: Host) -> int:
         """Returns the number of a new connection, which ends with the host."""
@@ -97,7 +99,7 @@ class Network:
         return self.connections
 
     def delay_ms(self) -> float:
-        return self.clock.between(DELAY_MIN_MS, DELAY_MAX_MS) * self.slow
+        return (DELAY_MIN_MS + DELAY_SPAN_MS * self._random()) * self.slow
 
     def ask_now(self, source: str, target: int, call: Call) -> Any:
         """Asks, and has the answer in the same moment: for callers that block. Raises `NetworkError`."""
@@ -131,8 +133,14 @@ class Link:
     """Requests from one process to one broker. Opens a connection when it needs one."""
 
     def __init__(
-        self, network: Network, name: str, life: Life, wake: Callable[[Callable[[], None]], None], target: int
+        self,
+        network: Network,
+        name: str,
+        life: Life,
+        target: int,
+        wake: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
+        """`wake`: runs what happens here; by default it is just called."""
         self._network = network
         self._name = name
         self._life = life
@@ -152,7 +160,8 @@ class Link:
         self._connection.ask(call, done, timeout_ms)
 
     def _later(self, delay_ms: float, call: Callable[[], None]) -> None:
-        self._network.clock.after(delay_ms, self._life, partial(self._wake, call))
+        due = call if self._wake is None else partial(self._wake, call)
+        self._network.clock.after(delay_ms, self._life, due)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -244,7 +253,7 @@ class _Connection:
         self._ends = source, target
         self._host = host
         self._deliver = deliver
-        self._waiting: deque[tuple[Call, Done, float]] = deque()
+        self._waiting: deque[tuple[Call, Done, float, int]] = deque()
         self._checks_at_ms = math.inf
         self._arrives_ms = self._returns_ms = 0.0
         self._asked = 0
@@ -257,10 +266,11 @@ class _Connection:
     def ask(self, call: Call, done: Done, timeout_ms: float) -> None:
         self._asked += 1
         deadline_ms = self._network.clock.now_ms + timeout_ms
-        self._waiting.append((call, done, deadline_ms))
+        version = version_of(call)
+        self._waiting.append((call, done, deadline_ms, version))
         if deadline_ms < self._checks_at_ms:
             self._check_at(deadline_ms)
-        encoded = call.encode(version_of(call), self._asked, self._ends[0])
+        encoded = call.encode(version, self._asked, self._ends[0])
         frame = encoded if isinstance(encoded, bytes) else b"".join(encoded)
         if self._drops_there or self._network.is_cut(*self._ends):
             self._drops_there = True
@@ -295,10 +305,10 @@ class _Connection:
             length = int.from_bytes(data[at : at + 4], "big")
             frame = memoryview(data)[at + 4 : at + 4 + length]
             at += 4 + length
-            call, done, _ = self._waiting.popleft()
+            call, done, _, version = self._waiting.popleft()
             expected = self._asked - len(self._waiting)
             assert int.from_bytes(frame[:4], "big") == expected, f"{self._ends}: not the answer to {expected}"
-            done(call.decode(frame, version_of(call)))
+            done(call.decode(frame, version))
 
     def reset(self) -> None:
         """The other end says that there is no such connection."""
@@ -314,7 +324,7 @@ class _Connection:
         self._checks_at_ms = math.inf
         if self.is_broken or not self._waiting:
             return
-        first_ms = min(deadline_ms for _, _, deadline_ms in self._waiting)
+        first_ms = min(deadline_ms for _, _, deadline_ms, _ in self._waiting)
         if first_ms <= self._network.clock.now_ms + ROUNDING_MS:
             self.end("timed out")
         else:
@@ -327,6 +337,6 @@ class _Connection:
         self.is_broken = True
         self._server.close_later(self._network.delay_ms())
         waiting, self._waiting = self._waiting, deque()
-        for _, done, _ in waiting:
+        for _, done, _, _ in waiting:
             lost = Lost(problem, was_sent=True)
             self._deliver(0.0, lambda done=done, lost=lost: done(lost))  # type: ignore[misc]

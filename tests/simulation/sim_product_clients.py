@@ -19,7 +19,7 @@ from headrace.client.network import Network
 from headrace.client.observer import BatchIdentity, BatchObserver
 from headrace.client.sender import Sender
 from headrace.client.settings import ProducerSettings
-from headrace.wire.batch import hop
+from headrace.wire.batch import RECORD_COUNT_AT, hop
 from headrace.wire.records import decode_columns
 from simulation import sim_network
 from simulation.patching import put
@@ -109,8 +109,11 @@ class ProductClient:
         if number != self._rounds:
             return
         self._due_ms = None
-        with put(connection_room, "open_socket", self.sockets.open):
+        real, connection_room.open_socket = connection_room.open_socket, self.sockets.open  # type: ignore[assignment]
+        try:
             wait_ms = self.round()
+        finally:
+            connection_room.open_socket = real
         self._begin_at(self.clock.now_ms + (0.0 if self.selector.had_events else wait_ms))
 
     def round(self) -> float:
@@ -148,6 +151,8 @@ class ProductProducer(ProductClient):
         self._next = 0
         self._handed: dict[tuple[int, int, int], Handed] = {}
         self._values: dict[tuple[int, int, int], list[int]] = {}
+        self._values_of: dict[bytes, list[int]] = {}
+        """By the end of a batch, from its count of records on: no log changes that."""
         self._acknowledged_values: set[int] = set()
         settings = ProducerSettings.checked(
             acks="all",
@@ -241,7 +246,7 @@ class ProductProducer(ProductClient):
         place = _place(identity)
         assert identity.content is not None
         self._handed[place] = Handed(place, identity.base_timestamp_ms, identity.content)
-        self._values[place] = _numbers(data)
+        self._values[place] = self._values_of[data[RECORD_COUNT_AT:]] = _numbers(data)
 
     def renumbered(self, old: BatchIdentity, new: BatchIdentity) -> None:
         assert new.content is not None
@@ -272,7 +277,8 @@ class ProductProducer(ProductClient):
         for at, header in hop(content):
             if header.producer_id not in ids:
                 continue
-            for number in _numbers(content[at : at + header.size_bytes]):
+            batch = content[at : at + header.size_bytes]
+            for number in self._values_of.get(batch[RECORD_COUNT_AT:]) or _numbers(batch):
                 if number <= last:
                     problems.append(f"{self.name}: record {number} comes after record {last} (address {at})")
                 last = max(last, number)

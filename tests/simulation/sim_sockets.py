@@ -44,9 +44,11 @@ class SimSelector(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         self.wait_s = timeout or 0.0
-        sockets = [key for key in self._keys.values() if isinstance(key.fileobj, SimSocket)]
-        ready = [(key, key.fileobj.readiness & key.events) for key in sockets]  # type: ignore[union-attr]
-        events = [(key, mask) for key, mask in ready if mask]
+        events = [
+            (key, mask)
+            for key in self._keys.values()
+            if isinstance(key.fileobj, SimSocket) and (mask := key.fileobj.readiness & key.events)
+        ]
         self.had_events = bool(events)
         return events
 

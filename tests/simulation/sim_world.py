@@ -363,6 +363,8 @@ class World:
                 continue
             key, address = (broker.life, led.leader_epoch), led.visible_address
             before = self._high_watermarks.get(key, 0)
+            if address == before:
+                continue
             if address < before:
                 self.problems.append(
                     f"the high watermark of broker {broker.number} fell from {before} to {address} in epoch"

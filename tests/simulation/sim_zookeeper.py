@@ -141,7 +141,8 @@ class ZooKeeper:
 def children_of(nodes: Iterable[str], path: str) -> list[str]:
     prefix = path + "/"
     start = len(prefix)
-    return [each[start:] for each in nodes if each.startswith(prefix) and "/" not in each[start:]]
+    below = [each for each in nodes if each.startswith(prefix)]
+    return [each[start:] for each in below if "/" not in each[start:]]
 
 
 class _Pending:

@@ -306,15 +306,18 @@ class Network:
 
     def _next_deadline_s(self, now_s: float) -> float:
         """Returns when `poll` must act even if nothing arrives."""
-        deadlines = [c.deadline_s for c in self._connections.values() if c.deadline_s is not None]
-        deadlines += [at_s for at_s in self._not_before_s.values() if at_s > now_s]
+        deadlines = [at_s for at_s in self._not_before_s.values() if at_s > now_s]
         for connection in self._connections.values():
+            deadline_s = connection.deadline_s
+            if deadline_s is not None:
+                deadlines.append(deadline_s)
             is_ready = connection.state is ConnectionState.READY
             since_s = connection.waits_since_s if is_ready else connection.started_s
             if since_s is not None and since_s + PATIENCE_S > now_s:
                 deadlines.append(since_s + PATIENCE_S)  # another broker is tried
-        if self._updates.due_s() > now_s:
-            deadlines.append(self._updates.due_s())
+        due_s = self._updates.due_s()
+        if due_s > now_s:
+            deadlines.append(due_s)
         return min(deadlines, default=NEVER)
 
     def _drain_wakes(self) -> None:

@@ -20,6 +20,7 @@ after a loss (KIP-360):
 from __future__ import annotations
 
 from collections import deque
+from itertools import takewhile
 from math import inf
 from typing import Final
 
@@ -90,9 +91,15 @@ class PartitionQueue:
 
     def retry_at_s(self) -> float | None:
         """Returns from when on the first batch that is not in flight may be sent; None if there is none."""
+        batch = self.first_waiting
+        return None if batch is None else batch.retry_at_s
+
+    @property
+    def first_waiting(self) -> ProducerBatch | None:
+        """The oldest batch that is not in flight; None if there is none."""
         for batch in self._batches:
             if not batch.in_flight:
-                return batch.retry_at_s
+                return batch
         return None
 
     def on_sent(self, batch: ProducerBatch, now_s: float) -> None:
@@ -180,5 +187,8 @@ class PartitionQueue:
         return changes
 
     def expired(self, created_before_s: float) -> list[ProducerBatch]:
-        """Returns the batches that were created before that time and are not in flight."""
-        return [b for b in self._batches if b.created_s < created_before_s and not b.in_flight]
+        """Returns the batches that were created before that time and are not in flight. Looks at no later
+        one: thousands may wait.
+        """
+        older = takewhile(lambda batch: batch.created_s < created_before_s, self._batches)
+        return [batch for batch in older if not batch.in_flight]

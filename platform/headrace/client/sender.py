@@ -230,10 +230,10 @@ class Sender:
                 self._fail(batch, self._timed_out(batch, self._cause(batch)))
             if not len(queue):
                 del self._busy[key]
-        waiting = list(self._unnumbered)[:1]
-        for queue in self._busy.values():
-            waiting += [batch for batch in queue.batches if not batch.in_flight]
-        return min((batch.created_s + timeout_s for batch in waiting), default=None)
+        waiting = [queue.first_waiting for queue in self._busy.values()]
+        if self._unnumbered:
+            waiting.append(self._unnumbered[0])
+        return min((batch.created_s + timeout_s for batch in waiting if batch is not None), default=None)
 
     def _timed_out(self, batch: ProducerBatch, cause: str) -> DeliveryTimeoutError:
         return DeliveryTimeoutError(

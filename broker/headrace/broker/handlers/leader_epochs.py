@@ -77,7 +77,9 @@ def diverging(
 
     Raises `Refused` (OFFSET_OUT_OF_RANGE) for an epoch that this log does not know.
     """
-    if last_fetched_epoch < 0:
+    log = partition.log
+    has_all = last_fetched_epoch == log.epochs.latest and fetch_offset == log.end_address
+    if last_fetched_epoch < 0 or has_all:
         return None
     found = end_of(partition, last_fetched_epoch, for_follower=for_follower)
     if found.epoch < 0:
@@ -87,5 +89,5 @@ def diverging(
         )
     if found.epoch < last_fetched_epoch or found.end_address < fetch_offset:
         return found
-    gap_end = partition.log.gap_end(fetch_offset) if for_follower else None
+    gap_end = log.gap_end(fetch_offset) if for_follower else None
     return None if gap_end is None else EpochEnd(last_fetched_epoch, gap_end)
