@@ -109,11 +109,12 @@ class ProductClient:
         if number != self._rounds:
             return
         self._due_ms = None
-        real, connection_room.open_socket = connection_room.open_socket, self.sockets.open  # type: ignore[assignment]
+        opening = vars(connection_room)  # `put` would look for the name each time
+        real, opening["open_socket"] = opening["open_socket"], self.sockets.open
         try:
             wait_ms = self.round()
         finally:
-            connection_room.open_socket = real
+            opening["open_socket"] = real
         self._begin_at(self.clock.now_ms + (0.0 if self.selector.had_events else wait_ms))
 
     def round(self) -> float:
