@@ -86,6 +86,7 @@ class Site:
         for _ in range(segments):
             log.append(encode_batch([Record(0, 1_000, None, b"x")]))
             log.roll()
+        log.request_checkpoint()
         log.flush()
         return log
 
@@ -151,6 +152,29 @@ def test_a_start_removes_what_was_not_freed(site: Site, tmp_path: Path) -> None:
     again = PartitionLog(tmp_path / "led-0")
     assert (again.start_address, again.end_address) == (end, end) and site.files() == []
     again.abandon()
+
+
+@pytest.mark.parametrize("is_followed", [False, True])
+def test_a_checkpoint_is_saved_before_what_it_lacks_is_deleted(site: Site, *, is_followed: bool) -> None:
+    """It has what producers have done: a broker that crashes then would not know it from the log any more."""
+    log = site.follow("t", 1) if is_followed else site.lead("t", 1)
+    start = log.end_address
+    for _ in range(2):
+        log.append(encode_batch([Record(0, 1_000, None, b"x")]))
+        log.roll()
+    log.flush()
+    if is_followed:
+        followed = site.followed.get(PartitionName("t", 0))
+        assert followed is not None
+        followed.leader_start_address = log.end_address
+    site.retention.enforce()
+    assert log.start_address == start, "that far the last one knows all"
+    site.retention.enforce()
+    assert len(site.turns) == 1, "the log is looked at again"
+    site.workers.run()
+    while site.turns:
+        site.turns.pop()()
+    assert log.start_address == log.end_address
 
 
 def test_a_turn_of_the_loop_takes_out_a_bounded_number_of_segments(site: Site) -> None:

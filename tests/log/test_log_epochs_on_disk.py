@@ -109,6 +109,7 @@ def test_damage_below_the_recovery_point_does_not_keep_the_log_closed(written: P
 
 
 def test_retention_and_truncation(written: PartitionLog) -> None:
+    written.request_checkpoint()
     written.flush()
     written.config = replace(SMALL, retention_bytes=4 * SIZE)
     assert written.delete_expired_segments()
@@ -125,6 +126,7 @@ def test_retention_and_truncation(written: PartitionLog) -> None:
 def test_an_epoch_of_which_retention_left_nothing_makes_no_list_that_is_refused(
     written: PartitionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    written.request_checkpoint()
     written.flush()
     end = written.end_address
     written.config = replace(SMALL, retention_ms=0)

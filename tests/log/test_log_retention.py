@@ -43,6 +43,7 @@ def filled(path: Path, config: LogConfig, clock: Callable[[], int]) -> Partition
     log = PartitionLog(path, config, clock)
     for number in range(20):
         log.append(batch(b"%02d" % number * 100))
+    log.request_checkpoint()
     log.flush()
     return log
 
@@ -103,6 +104,7 @@ def test_events_that_are_younger_than_the_clock_was_stay(
     log = PartitionLog(tmp_path / "t-0", LogConfig(segment_bytes=1_000, retention_ms=7 * DAY_MS), clock)
     for _ in range(20):
         log.append(bytearray(encode_batch([Record(0, right_ms - age_ms, None, b"x" * 200)])))
+    log.request_checkpoint()
     log.flush()
     clock.now_ms = right_ms
     assert bool(log.delete_expired_segments()) == is_deleted
@@ -154,6 +156,7 @@ def test_retention_never_deletes_what_is_not_flushed(tmp_path: Path) -> None:
         log.append(batch(b"x" * 200))
     clock.now_ms += 1_000
     assert log.delete_expired_segments() == []
+    log.request_checkpoint()
     log.flush()
     assert log.delete_expired_segments()
     log.close()

@@ -303,6 +303,7 @@ def test_a_leader_that_ends_before_the_followers_start_is_followed(tmp_path: Pat
     old.leader_epoch = 5
     for number in range(60):
         old.append(batch(f"y{number}", 20))
+    old.request_checkpoint()
     old.flush()
     assert old.delete_expired_segments(10**14)
     for number in range(3 if grows else 0):

@@ -379,12 +379,14 @@ class Partitions:
             self._wake_followers(partition)
         return deleted
 
-    def checkpoint(self, partition: Partition) -> None:
-        """Saves a log's checkpoint with its next flush, or now if nothing is to be flushed."""
+    def checkpoint(self, partition: Partition) -> bool:
+        """Saves a log's checkpoint, if one is due, with its next flush or now; returns whether one is."""
         if self.get(partition.topic, partition.index) is not partition or partition.failure:
-            return
-        if partition.log.request_checkpoint() and not partition.flushing:
+            return False
+        is_due = partition.log.request_checkpoint()
+        if is_due and not partition.flushing:
             self._start_flush(partition)
+        return is_due
 
     def close(self) -> None:
         """Flushes and closes every log."""

@@ -23,11 +23,14 @@ GATHER_PAUSE_MAX: Final = 64  # flushes without another attempt, after waits tha
 
 
 class Flushed(NamedTuple):
-    """What a flush job did. `gathered`: batches arrived while it waited. `sync_s`: what the fsync took."""
+    """What a flush job did. `gathered`: batches arrived while it waited. `sync_s`: what the fsync took.
+    `checkpointed_address`: where the checkpoint was taken that it saved, or had no room to save; -1 for none.
+    """
 
     upto_address: int
     gathered: bool = False
     sync_s: float = 0.0
+    checkpointed_address: int = -1
 
 
 class FlushJob(NamedTuple):
@@ -61,9 +64,12 @@ class FlushJob(NamedTuple):
         if self.directory_too:
             sync_directory(self.directory)
             sync_directory(self.directory.parent)
+        checkpointed_address = -1
         if self.checkpoint is not None:
             self._save(self.checkpoint)
-        return Flushed(upto_address, self.gather_s > 0 and upto_address > self.upto_address, sync_s)
+            checkpointed_address = self.checkpoint.recovery_point
+        has_gathered = self.gather_s > 0 and upto_address > self.upto_address
+        return Flushed(upto_address, has_gathered, sync_s, checkpointed_address)
 
     def _save(self, checkpoint: Checkpoint) -> None:
         try:

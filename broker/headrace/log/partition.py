@@ -93,6 +93,7 @@ class PartitionLog(LogWriter):
         if flushed.upto_address > self.flushed_address:
             self.flushed_address = flushed.upto_address
             self._reader.keep(flushed.upto_address, flushed.upto_address)
+        self._covered_address = max(self._covered_address, flushed.checkpointed_address)
         self._segments.flush_ended()
 
     def begin_index(self, cold: Segment | None = None) -> IndexJob | None:
@@ -118,6 +119,11 @@ class PartitionLog(LogWriter):
             self.end_flush(flushed)
         while (indexing := self.begin_index()) is not None:
             indexing.run()
+
+    @property
+    def awaits_checkpoint(self) -> bool:
+        """Whether the next flush saves a checkpoint, and segments that it covers may be deleted then."""
+        return self._checkpoint_requested and self._segments.oldest.end_address > self._covered_address
 
     def request_checkpoint(self) -> bool:
         """Requests a checkpoint with the next flush; returns False if the last one is still valid."""
@@ -167,9 +173,11 @@ class PartitionLog(LogWriter):
         self, now_ms: int | None = None, *, upto: int | None = None, source_start: int | None = None
     ) -> list[Path]:
         """Rolls a segment that is old enough, deletes segments beyond retention that end before `upto`, by
-        default the flushed address, at most `DELETED_AT_ONCE_MAX`; returns their files, which the caller
-        removes. With `source_start`, the start of a copy's source, deletes what lies before that alone.
-        Raises `ColdSegmentError` for a segment that must be read first, `LogStorageError`, `OSError`."""
+        default the flushed address, and before the last checkpoint (`awaits_checkpoint`), at most
+        `DELETED_AT_ONCE_MAX`; returns their files, which the caller removes. With `source_start`, the start
+        of a copy's source, deletes what lies before that alone. Raises `ColdSegmentError` for a segment that
+        must be read first, `LogStorageError`, `OSError`.
+        """
         if self.offline is not None:
             return []
         now = self._clock() if now_ms is None else now_ms
@@ -181,6 +189,11 @@ class PartitionLog(LogWriter):
             self._cut_files = expire(self._cut_files, now - config.retention_ms)
         self.producers.expire(config.producer_expiration_ms)
         end = self.flushed_address if upto is None else min(upto, self.flushed_address)
+        if self._covered_address < end:
+            # After a crash nobody would know what producers had in what lies behind it.
+            end = self._covered_address
+            if self._segments.oldest.end_address > end and len(self._segments) > 1:
+                self.request_checkpoint()
         deleted = delete_expired(self._segments, config, end, now, source_start)
         if deleted:
             self._directory_unsynced = True
@@ -202,6 +215,7 @@ class PartitionLog(LogWriter):
         self.end_address = self.staged_end_address = address
         self.flushed_address = min(self.flushed_address, address)
         self._checkpointed_address = -1
+        self._covered_address = min(self._covered_address, address)
         self._reader.forget()
         self.producers = ProducerStates.restored(known.producers, known.saved_ms)
         for header in segments.headers(known.recovery_point):

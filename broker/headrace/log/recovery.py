@@ -62,6 +62,7 @@ class Opened(NamedTuple):
     epochs: LeaderEpochs
     cut_files: list[CutFile]
     lineage: int
+    checkpointed_address: int
 
 
 class Files(NamedTuple):
@@ -97,7 +98,7 @@ def open_log(directory: Path, clock: Callable[[], int]) -> Opened:
     segments = files.segments
     known = evidence(directory, files)
     check_chain(directory, segments, known.durable, accepted)
-    producers = ProducerStates.restored(known.checkpoint.producers, known.checkpoint.saved_ms)
+    producers = _producers(known.checkpoint, segments[0].base_address)
     for segment in segments[:-1]:
         if segment.base_address in known.checkpoint.max_timestamps_ms:
             segment.note_max_timestamp(known.checkpoint.max_timestamps_ms[segment.base_address])
@@ -131,7 +132,18 @@ def open_log(directory: Path, clock: Callable[[], int]) -> Opened:
     FlushJob(directory, unflushed, directory_too=True, upto_address=end, checkpoint=saved).run()
     if not known.is_certain:
         logger.warning("%s: all %d bytes were checked; a new checkpoint was written", directory, end - point)
-    return Opened(kept, producers, epochs, cut_files(directory), known.checkpoint.lineage)
+    checkpointed_address = known.checkpoint.recovery_point if saved is None else end
+    lineage = known.checkpoint.lineage
+    return Opened(kept, producers, epochs, cut_files(directory), lineage, checkpointed_address)
+
+
+def _producers(known: Checkpoint, start_address: int) -> ProducerStates:
+    """Returns what a checkpoint knows of producers. That is nothing if batches behind it were deleted: what
+    it says of a producer may be old, and would refuse all that this one sends, for good.
+    """
+    if known.recovery_point < start_address:
+        return ProducerStates()
+    return ProducerStates.restored(known.producers, known.saved_ms)
 
 
 def _date(segments: Sequence[Segment], begun: BegunSegment | None) -> None:
@@ -174,7 +186,7 @@ def _create(directory: Path, files: Files, clock: Callable[[], int]) -> Opened:
         checkpoint.save_only(directory, saved)
     segment = Segment(directory, 0, create_at_ms=clock())
     FlushJob(directory, (), directory_too=True, upto_address=0).run()
-    return Opened([segment], ProducerStates(), LeaderEpochs(), [], saved.lineage)
+    return Opened([segment], ProducerStates(), LeaderEpochs(), [], saved.lineage, 0)
 
 
 def find_files(directory: Path) -> Files:

@@ -50,7 +50,8 @@ class LogWriter:
         self.offline: LogOfflineError | None = None
         self.leader_epoch = 0
         directory.mkdir(parents=True, exist_ok=True)
-        segments, self.producers, self.epochs, self._cut_files, lineage = open_log(directory, clock)
+        opened = open_log(directory, clock)
+        segments, self.producers, self.epochs, self._cut_files, lineage, self._covered_address = opened
         self.notes = FlushedNotes(directory, lineage)
         self._segments = SegmentList(segments)
         self._reader = LogReader(directory, self._segments)
@@ -61,7 +62,7 @@ class LogWriter:
         self._staging = Staging()
         self.appending: AppendJob | None = None  # what a thread writes now
         self._directory_unsynced = self._checkpoint_requested = False
-        self._checkpointed_address = -1
+        self._checkpointed_address = -1  # where the last checkpoint was taken; `_covered_address`: saved, too
 
     @property
     def start_address(self) -> int:
@@ -236,6 +237,7 @@ class LogWriter:
         self._reader.forget()
         self._checkpoint_requested = True  # from now on the log's end is known by more than its last file
         self.end_address = self.flushed_address = self.staged_end_address = segment.base_address
+        self._covered_address = segment.base_address
 
     def _new_segment(self, base_address: int) -> Segment:
         try:

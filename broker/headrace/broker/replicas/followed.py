@@ -346,12 +346,14 @@ class FollowedPartitions:
             followed.wake_readers()  # their offsets may have been in these segments
         return deleted
 
-    def checkpoint(self, followed: FollowedPartition) -> None:
-        """Saves a log's checkpoint with its next flush, or now if nothing is to be flushed."""
+    def checkpoint(self, followed: FollowedPartition) -> bool:
+        """See `Partitions.checkpoint`."""
         if followed.cutting or self.get(followed.name) is not followed:
-            return
-        if followed.log.request_checkpoint() and not followed.flushing:
+            return False
+        is_due = followed.log.request_checkpoint()
+        if is_due and not followed.flushing:
             self._begin_flush(followed, lambda _: None)
+        return is_due
 
     def close(self) -> None:
         """Flushes and closes every log."""

@@ -23,6 +23,7 @@ from headrace.process.clock import now_ms
 # About 10 ms each.
 LOGS_PER_TURN_MAX: Final = 500
 SEGMENTS_PER_TURN_MAX: Final = DELETED_AT_ONCE_MAX
+CHECKPOINT_WAIT_MS: Final = 500.0  # until a log is looked at again that had to save a checkpoint first
 
 
 class Retention:
@@ -79,7 +80,24 @@ class Retention:
             self._removals.add(path, one.name)
         if len(deleted) >= DELETED_AT_ONCE_MAX:
             self._waiting.append(one)
+        elif one.log.awaits_checkpoint:
+            self._save_first(one)
         return len(deleted)
+
+    def _save_first(self, one: Partition | FollowedPartition) -> None:
+        """Has a log's checkpoint saved, and looks at the log again."""
+        if isinstance(one, Partition):
+            is_due = self._partitions.checkpoint(one)
+        else:
+            is_due = self._followed.checkpoint(one)
+        if is_due:
+            self._call_later(CHECKPOINT_WAIT_MS, lambda: self._look_again(one))
+
+    def _look_again(self, one: Partition | FollowedPartition) -> None:
+        is_idle = not self._waiting
+        self._waiting.append(one)
+        if is_idle:
+            self._call_later(0, self._take_turn)
 
     def _learn(self, one: Partition, segment: Segment) -> None:
         """Reads a segment's timestamps, and looks at the log again then. What is not known even then, the
@@ -87,11 +105,7 @@ class Retention:
         """
 
         def learned(_: object) -> None:
-            if segment.newest_readable_ms is None:
-                return
-            is_idle = not self._waiting
-            self._waiting.append(one)
-            if is_idle:
-                self._call_later(0, self._take_turn)
+            if segment.newest_readable_ms is not None:
+                self._look_again(one)
 
         self._cold_reads.learn(one.log, segment).then(learned)
