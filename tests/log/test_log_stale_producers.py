@@ -89,6 +89,13 @@ def test_a_full_disk_does_not_keep_retention_from_making_room(
     again.close()
 
 
+def test_a_log_that_is_offline_awaits_nothing(log: PartitionLog) -> None:
+    assert log.delete_expired_segments() == []
+    assert log.awaits_checkpoint
+    log.take_offline("its disk is gone")
+    assert not log.awaits_checkpoint, "else retention would look at it again and again"
+
+
 def test_what_was_not_flushed_waits_for_that_alone(log: PartitionLog) -> None:
     log.config = LogConfig(segment_bytes=1_000, retention_bytes=10_000_000, retention_ms=-1)
     assert log.delete_expired_segments() == [], "nothing has expired"

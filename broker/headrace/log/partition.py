@@ -123,7 +123,8 @@ class PartitionLog(LogWriter):
     @property
     def awaits_checkpoint(self) -> bool:
         """Whether the next flush saves a checkpoint, and segments that it covers may be deleted then."""
-        return self._checkpoint_requested and self._segments.oldest.end_address > self._covered_address
+        is_requested = self._checkpoint_requested and self.offline is None
+        return is_requested and self._segments.oldest.end_address > self._covered_address
 
     def request_checkpoint(self) -> bool:
         """Requests a checkpoint with the next flush; returns False if the last one is still valid."""
