@@ -82,8 +82,10 @@ class SomePartitions:
         self.state.partitions._start_flush(self.all[index])
 
     def delete_expired(self, now_ms: int) -> None:
-        """Deletes what retention lets expire by that time."""
+        """Deletes what retention lets expire by that time, of logs that are flushed with a checkpoint."""
         for partition in self.all:
+            if partition.log.flushed_address == partition.log.end_address:
+                self.state.partitions.checkpoint(partition)
             for path in self.state.partitions.delete_expired(partition, now_ms):
                 path.unlink()
 
