@@ -89,6 +89,17 @@ def test_a_full_disk_does_not_keep_retention_from_making_room(
     again.close()
 
 
+def test_a_cut_leaves_the_checkpoint_before_it(log: PartitionLog) -> None:
+    end = log.end_address
+    log.append(batch(20, BUSY))
+    log.request_checkpoint()
+    log.flush()  # it says something of what is cut: the one before it counts again
+    log.truncate(end)
+    log.flush()
+    assert log.delete_expired_segments() == []
+    assert log.awaits_checkpoint
+
+
 def test_a_log_that_is_offline_awaits_nothing(log: PartitionLog) -> None:
     assert log.delete_expired_segments() == []
     assert log.awaits_checkpoint

@@ -216,7 +216,7 @@ class PartitionLog(LogWriter):
         self.end_address = self.staged_end_address = address
         self.flushed_address = min(self.flushed_address, address)
         self._checkpointed_address = -1
-        self._covered_address = min(self._covered_address, address)
+        self._covered_address = known.recovery_point
         self._reader.forget()
         self.producers = ProducerStates.restored(known.producers, known.saved_ms)
         for header in segments.headers(known.recovery_point):
