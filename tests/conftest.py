@@ -25,6 +25,7 @@ pytest_plugins = [
     "fix_clients",
     "fix_consumers",
     "fix_containers",
+    "fix_link",
     "fix_loop",
     "fix_members",
     "fix_replica_manager",

@@ -136,6 +136,27 @@ def test_half_a_batch_is_nothing_to_append(tmp_path: Path) -> None:
     log.close()
 
 
+@pytest.mark.parametrize("wrong", ["first", "last", "size"])
+def test_headers_that_do_not_belong_to_the_batches_are_refused(tmp_path: Path, wrong: str) -> None:
+    source, copy = PartitionLog(tmp_path / "a-0"), PartitionLog(tmp_path / "b-0")
+    for _ in range(3):
+        source.append(batch(b"x" * 200))
+    source.flush()
+    data = content(source)
+    headers = [header for _, header in hop(data)]
+    if wrong == "size":
+        data = data[:-1]
+    else:
+        at = 0 if wrong == "first" else -1
+        headers[at] = headers[at]._replace(base_offset=headers[at].base_offset + 1)
+    copy.append_verbatim(content(source)[: headers[1].size_bytes])  # no longer empty: it takes one address
+    with pytest.raises(AddressMismatchError, match="does not belong at address"):
+        copy.append_verbatim(data[headers[1].size_bytes :], headers[1:] if wrong != "first" else headers[:2])
+    assert copy.end_address == headers[1].size_bytes
+    for log in (source, copy):
+        log.close()
+
+
 def test_a_copy_that_begins_later_has_nothing_at_the_address_that_its_follower_read(tmp_path: Path) -> None:
     data = batch()
     readdress(data, 0, 700, leader_epoch=0)

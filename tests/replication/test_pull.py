@@ -21,7 +21,8 @@ from headrace.replication.pull import (
     check_tail,
     pull_once,
 )
-from headrace.wire.batch import hop, read_header
+from headrace.wire.batch import HEADER_SIZE_BYTES, BatchHeader, hop, hop_sound, read_header, readdress, verify
+from headrace.wire.errors import CorruptBatchError
 from headrace.wire.primitives import Buffer
 from headrace.wire.records import Record, encode_batch
 
@@ -129,6 +130,51 @@ def test_a_gap_from_retention_is_detected(tmp_path: Path) -> None:
     behind = Bytes(first + 100, bytearray(batch(b"later")))
     with pytest.raises(SourceAheadError):
         pull_once(behind, copy)
+
+
+def one_by_one(content: memoryview, address: int) -> tuple[list[BatchHeader], int]:
+    """What `hop_sound` returns, by the functions that say what is wrong."""
+    headers: list[BatchHeader] = []
+    at = 0
+    while at + HEADER_SIZE_BYTES <= len(content):
+        try:
+            header = read_header(content, at)
+            verify(content, at, header)
+        except CorruptBatchError:
+            break
+        if not header.is_stored_at(address + at):
+            break
+        headers.append(header)
+        at += header.size_bytes
+    return headers, at
+
+
+changes = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=3)
+
+
+@settings(deadline=None)
+@given(
+    counts=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    address=st.sampled_from([0, 1, 1 << 40, -1, -500]),
+    changed=changes,
+    cut_bytes=st.integers(0, 80),
+    shift_bytes=st.sampled_from([0, 0, 0, 1, -1]),
+)
+def test_a_sound_batch_is_what_each_check_by_itself_lets_pass(
+    counts: list[int], address: int, changed: list[tuple[int, int]], cut_bytes: int, shift_bytes: int
+) -> None:
+    content = bytearray()
+    for count in counts:
+        stored = batch(b"x", count)
+        readdress(stored, 0, address + len(content), leader_epoch=3)
+        content += stored
+    for at, byte in changed:
+        content[at % len(content)] = byte
+    view = memoryview(content)[: len(content) - cut_bytes]
+    found = hop_sound(view, address + shift_bytes)
+    assert found == one_by_one(view, address + shift_bytes)
+    if not changed and not cut_bytes and not shift_bytes and address >= 0:
+        assert found == ([header for _, header in hop(content)], len(content))
 
 
 def test_bytes_without_addresses_or_with_a_wrong_checksum_are_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ begins at 0).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -196,22 +196,25 @@ class ProducerStates:
         )
         return before
 
-    def note_all(self, headers: Iterable[BatchHeader]) -> list[tuple[int, ProducerEntry | None]]:
+    def note_all(self, headers: Sequence[BatchHeader]) -> list[tuple[int, ProducerEntry | None]]:
         """Records stored batches, like `note`; returns what was known of each of their producers.
 
         Of each producer the last `BATCHES_KEPT` batches are enough: no more are kept.
         """
-        recent: dict[int, list[BatchHeader]] = {}
-        for header in headers:
+        latest: dict[int, list[BatchHeader]] = {}  # newest first, the producers and their batches
+        for header in reversed(headers):
             producer_id = header.producer_id
             if producer_id >= 0:
-                batches = recent.pop(producer_id, [])  # the one that appended last comes last
-                recent[producer_id] = [*batches[1 - BATCHES_KEPT :], header]
+                batches = latest.get(producer_id)
+                if batches is None:
+                    latest[producer_id] = [header]
+                elif len(batches) < BATCHES_KEPT:
+                    batches.append(header)
         now_ms = self.clock_ms()
         undo = []
-        for producer_id, batches in recent.items():
+        for producer_id, batches in reversed(latest.items()):
             before = entry = self.get(producer_id)
-            for header in batches:
+            for header in reversed(batches):
                 sequences = header.base_sequence, header.last_sequence
                 entry = advance(entry, header.producer_epoch, *sequences, header.base_offset, now_ms)
             assert entry is not None

@@ -6,12 +6,12 @@ owns addresses and segments.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from headrace.log.errors import AddressMismatchError
 from headrace.log.producers import ProducerEntry
-from headrace.wire.batch import BatchHeader, place
+from headrace.wire.batch import LENGTH_END_BYTES, BatchHeader, place
 from headrace.wire.primitives import Buffer
 
 # Smaller batches are copied into one buffer; larger ones are written from their own.
@@ -74,7 +74,7 @@ class Staging:
         self.buffers.append(batches)
         self._gather = bytearray()
         for header in headers:
-            size_bytes = header.size_bytes
+            size_bytes = LENGTH_END_BYTES + header.batch_length  # a call less, for each batch that is copied
             self.batches.append(
                 StagedBatch(address, size_bytes, header.max_timestamp_ms, header.partition_leader_epoch)
             )
@@ -129,4 +129,16 @@ def check_verbatim(headers: Iterable[BatchHeader], address: int | None, where: o
         address += header.size_bytes
     if base is None:
         raise AddressMismatchError(f"{where}: there is no whole batch to append")
+    return base
+
+
+def check_outermost(
+    headers: Sequence[BatchHeader], address: int | None, size_bytes: int, where: object
+) -> int:
+    """Like `check_verbatim`, for batches that were checked one by one already (`wire.batch.hop_sound`): looks
+    at the first and the last. `size_bytes`: of all of them.
+    """
+    base = check_verbatim(headers[:1], address, where)
+    last = headers[-1]
+    check_verbatim((last,), base + size_bytes - last.size_bytes, where)
     return base

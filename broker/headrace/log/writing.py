@@ -21,7 +21,7 @@ from headrace.log.reader import LogReader
 from headrace.log.recovery import open_log
 from headrace.log.segment import Segment
 from headrace.log.segments import SegmentList
-from headrace.log.staging import Staging, check_verbatim, in_segments
+from headrace.log.staging import Staging, check_outermost, check_verbatim, in_segments
 from headrace.process.clock import now_ms
 from headrace.process.disk import explained
 from headrace.wire.batch import BatchHeader, hop
@@ -96,13 +96,17 @@ class LogWriter:
 
     def append_verbatim(self, batches: Buffer, headers: Sequence[BatchHeader] | None = None) -> Appended:
         """Writes whole batches that have their addresses already; the first one must begin at `end_address`.
-        A pristine log accepts any first address. `headers`: theirs, if the caller has read them.
+        A pristine log accepts any first address. `headers`: theirs, if the caller has checked that each batch
+        has its address; then the first and the last are looked at again.
 
         Raises `AddressMismatchError` (nothing was appended then), `LogStorageError`.
         """
-        headers = [header for _, header in hop(batches)] if headers is None else headers
         address = None if self.is_pristine else self.staged_end_address
-        base = check_verbatim(headers, address, self.directory)
+        if headers is None:
+            headers = [header for _, header in hop(batches)]
+            base = check_verbatim(headers, address, self.directory)
+        else:
+            base = check_outermost(headers, address, len(batches), self.directory)
         self.rebase(base)
         self.commit()
         view, at = memoryview(batches), 0
@@ -170,7 +174,7 @@ class LogWriter:
 
     def begin_append(self, batches: Buffer, headers: Sequence[BatchHeader]) -> AppendJob | None:
         """Returns what `append_verbatim` and a flush do, as one job for any thread; `None` if they must be
-        two: `batches` are short, or more than they are to be written or flushed.
+        two: `batches` are short, or more than they are to be written or flushed. `headers`: see there.
 
         The caller passes a job that succeeded to `end_append`. After one that failed it calls `drop_append`
         and, unless the error is a `LogStorageError` and no `LogOfflineError`, `take_offline`. Until then
@@ -189,7 +193,7 @@ class LogWriter:
         ):
             return None
         assert self.appending is None, f"{self.directory}: a thread is appending"
-        check_verbatim(headers, self.end_address, self.directory)
+        check_outermost(headers, self.end_address, size_bytes, self.directory)
         flush = FlushJob(self.directory, (active.file,), False, self.end_address + size_bytes)
         self.appending = AppendJob(active.file, active.size_bytes, batches, headers, flush)
         return self.appending

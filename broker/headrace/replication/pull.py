@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Protocol
 
 from headrace.log.epochs import EpochEnd
-from headrace.wire.batch import HEADER_SIZE_BYTES, BatchHeader, read_header, verify
+from headrace.wire.batch import HEADER_SIZE_BYTES, BatchHeader, hop_sound, read_header, verify
 from headrace.wire.errors import CorruptBatchError
 from headrace.wire.primitives import Buffer
 
@@ -148,23 +148,21 @@ def sound_prefix(batches: Buffer, address: int) -> SoundPrefix:
     A good batch has its address (the first one `address`) and a right CRC, whatever its records are.
     """
     batches = memoryview(batches)
-    at, size = 0, len(batches)
-    headers: list[BatchHeader] = []
-    while at + HEADER_SIZE_BYTES <= size:
-        try:
-            header = read_header(batches, at)
-            end = at + header.size_bytes
-            if end > size:
-                break
-            verify(batches, at, header)
-        except CorruptBatchError as error:
-            damaged_end = _end_of_damaged(batches, at, address + at)
-            return SoundPrefix(headers, at, DamagedBatchError(address + at, damaged_end, str(error)))
-        if not header.is_stored_at(address + at):
-            return SoundPrefix(headers, at, _misplaced(header, address + at))
-        headers.append(header)
-        at = end
-    return SoundPrefix(headers, at, None)
+    headers, at = hop_sound(batches, address)
+    problem = _problem_of(batches, at, address + at) if at + HEADER_SIZE_BYTES <= len(batches) else None
+    return SoundPrefix(headers, at, problem)
+
+
+def _problem_of(batches: memoryview, at: int, address: int) -> DivergedError | None:
+    """Returns what is wrong with the batch at position `at`, which is not good; None if it is not whole."""
+    try:
+        header = read_header(batches, at)
+        if at + header.size_bytes > len(batches):
+            return None
+        verify(batches, at, header)
+    except CorruptBatchError as error:
+        return DamagedBatchError(address, _end_of_damaged(batches, at, address), str(error))
+    return _misplaced(header, address)
 
 
 def _misplaced(header: BatchHeader, expected: int) -> DivergedError:

@@ -14,6 +14,7 @@ import selectors
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -200,6 +201,14 @@ class BrokerConnection:
             self._sent_s = self._clock()
         pieces = deque(memoryview(piece) for piece in (data if isinstance(data, list) else (data,)))
         self._outgoing.append(_Outgoing(pieces, None if call.expects_response else on_response))
+
+    def flush(self) -> None:
+        """Hands outgoing bytes to the kernel now, as many as it accepts, once the connection is ready: later
+        ones, and the error if this fails, are left to `on_event`.
+        """
+        if self.state is ConnectionState.READY:
+            with suppress(OSError):
+                self._flush()
 
     def on_event(self, mask: int) -> None:
         """Handles that the socket is ready for `mask`.

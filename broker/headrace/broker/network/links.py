@@ -169,8 +169,10 @@ class Link:
         """Ends a link that nothing waits for."""
         self.fail(NetworkError("it was idle"))
 
-    def send(self, outgoing: Outgoing, done: Answered) -> bool:
-        """Sends a request after those before it; False if too much is in flight."""
+    def send(self, outgoing: Outgoing, done: Answered, *, at_once: bool = False) -> bool:
+        """Sends a request after those before it, in the loop's next turn together with those that follow, or
+        `at_once` if none is waiting; False if too much is in flight.
+        """
         bound, size_bytes = self._peers.bound, outgoing.size_bytes
         if self._unfinished and (self._unfinished_bytes + size_bytes > IN_FLIGHT_MAX_BYTES or bound.is_full):
             return False
@@ -183,6 +185,8 @@ class Link:
             return True
         self._hand_over(unfinished, outgoing.call)
         if not self._events & WRITABLE:
+            if at_once:
+                self._connection.flush()
             self._watch()
         return True
 
