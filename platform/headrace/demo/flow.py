@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -216,8 +216,8 @@ def run_flow(plan: DemoPlan, screen: Screen, start: RunStart) -> FlowResult:
             ARRIVED: plan.event_count,
             LOADED: plan.event_count,
         }
-        with screen.bars(totals) as bars:
-            arrived = _follow(flow, bars, screen)
+        with screen.bars(totals) as bars, _killing(flow) as killing:
+            arrived = _follow(flow, killing, bars, screen)
             flow.stop()
             _finish_loads(flow, arrived, bars)
         return flow.result()
@@ -246,10 +246,16 @@ def _wait_until_shared(readers: Sequence[Child], watcher: Child) -> None:
         time.sleep(POLL_INTERVAL_S)
 
 
-def _follow(flow: Flow, bars: Bars, screen: Screen) -> int:
+def _killing(flow: Flow) -> AbstractContextManager[Killing | None]:
+    """Kills a broker in the middle, if the run is to."""
+    if not flow.plan.kills:
+        return nullcontext()
+    return Killing(flow.plan, flow.plan.event_count // KILL_AT_SHARE, lambda: flow.progress().published)
+
+
+def _follow(flow: Flow, killing: Killing | None, bars: Bars, screen: Screen) -> int:
     """Shows the progress until the flow is over; returns how many events have arrived."""
     handover = Handover(flow.readers, at=flow.plan.real_time_event_count // 2)
-    killing = Killing(flow.plan, at=flow.plan.event_count // KILL_AT_SHARE) if flow.plan.kills else None
     changed_at, before = time.monotonic(), None
     while True:
         flow.check()
@@ -264,7 +270,7 @@ def _follow(flow: Flow, bars: Bars, screen: Screen) -> int:
         )
         handover.poll(progress.read, screen)
         if killing is not None:
-            killing.poll(progress.published, screen)
+            killing.poll(screen)
         if progress != before:
             changed_at, before = time.monotonic(), progress
         unchanged_s = time.monotonic() - changed_at

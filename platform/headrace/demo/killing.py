@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from headrace.client import Admin
 from headrace.client.cluster import TopicInfo
@@ -82,28 +82,39 @@ def victim_of(topics: Mapping[str, TopicInfo]) -> tuple[int, list[Led]]:
 
 
 class Killing:
-    """Kills a broker of the real-time datacenter once `at` events are published."""
+    """Kills a broker of the real-time datacenter once `at` events are `published`, inside a `with` block: its
+    thread looks by itself, since the flow waits for Airflow at times, and events must come after the kill.
+    """
 
-    def __init__(self, plan: DemoPlan, at: int) -> None:
+    def __init__(self, plan: DemoPlan, at: int, published: Callable[[], int]) -> None:
         self._plan = plan
         self._datacenter = plan.real_time
         self._at = at
+        self._published = published
         self._thread = threading.Thread(target=self._run, name="killing", daemon=True)
+        self._is_flow_over = threading.Event()
         self._outcome: Kill | Exception | None = None
         self._is_printed = False
 
-    def poll(self, published: int, screen: Screen) -> None:
-        """Begins when it is time, and prints what became of it. Raises `SiteError`."""
-        if self._thread.ident is None:
-            if published >= self._at:
-                self._thread.start()
-        elif not self._thread.is_alive():
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kills nothing from now on."""
+        self._is_flow_over.set()
+
+    def poll(self, screen: Screen) -> None:
+        """Prints what became of the kill, once that is known. Raises `SiteError`."""
+        if not self._thread.is_alive():
             self._tell(screen)
 
     def end(self, screen: Screen) -> None:
-        """Waits for the end of what was begun. Raises `SiteError`, also if nothing was killed."""
-        if self._thread.ident is not None:
-            self._thread.join(JOIN_MAX_S)
+        """Waits for the end of what was begun, but not for a write: no more events come. Raises `SiteError`,
+        also if nothing was killed.
+        """
+        self._is_flow_over.set()
+        self._thread.join(JOIN_MAX_S)
         self._tell(screen)
 
     def _tell(self, screen: Screen) -> None:
@@ -123,6 +134,9 @@ class Killing:
 
     def _run(self) -> None:
         try:
+            while self._published() < self._at:
+                if self._is_flow_over.wait(POLL_INTERVAL_S):
+                    return
             with Admin(self._datacenter.bootstrap, timeout_ms=CALL_TIMEOUT_MS) as admin:
                 self._outcome = self._kill(admin)
         except Exception as error:
@@ -138,7 +152,9 @@ class Killing:
             _see_leaders(admin, kill, led, killed_s)
             for each in written:
                 _see_write(admin, kill.takeovers.get(each), each, killed_s)
-            if len(kill.takeovers) == len(led) and all(kill.takeovers[each].written_s for each in written):
+            if len(kill.takeovers) == len(led) and (
+                self._is_flow_over.is_set() or all(kill.takeovers[each].written_s for each in written)
+            ):
                 return kill
             time.sleep(POLL_INTERVAL_S)
         if missing := [str(each) for each in led if each not in kill.takeovers]:
