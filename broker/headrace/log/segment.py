@@ -165,7 +165,9 @@ class Segment:
 
     def note(self, batches: Sequence[StagedBatch]) -> None:
         """Records the starts of batches just written."""
-        self._run_at(batches[0].address).note_all(batches)
+        starts = self._run_at(batches[0].address)
+        for address, size_bytes, max_timestamp_ms, _ in batches:
+            starts.note(address, size_bytes, max_timestamp_ms)
 
     def note_checked(self, address: int, size_bytes: int, max_timestamp_ms: int) -> None:
         """Records the start of a batch that was read and found whole, behind the one before it."""

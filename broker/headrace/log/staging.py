@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from headrace.log.errors import AddressMismatchError
 from headrace.log.producers import ProducerEntry
-from headrace.wire.batch import LENGTH_END_BYTES, BatchHeader, place
+from headrace.wire.batch import BatchHeader, place
 from headrace.wire.primitives import Buffer
 
 # Smaller batches are copied into one buffer; larger ones are written from their own.
@@ -74,7 +74,7 @@ class Staging:
         self.buffers.append(batches)
         self._gather = bytearray()
         for header in headers:
-            size_bytes = LENGTH_END_BYTES + header.batch_length  # a call less, for each batch that is copied
+            size_bytes = header.size_bytes
             self.batches.append(
                 StagedBatch(address, size_bytes, header.max_timestamp_ms, header.partition_leader_epoch)
             )

@@ -39,24 +39,6 @@ class KnownStarts:
             self.max_timestamp_ms = max_timestamp_ms
         self.covered_address = address + size_bytes
 
-    def note_all(self, batches: Iterable[tuple[int, int, int, int]]) -> None:
-        """Records the next batches, each as `StagedBatch`: like `note`, at a third of its cost."""
-        addresses, timestamps_ms = self._addresses, self._max_timestamps_ms
-        span_address, span_max_ms, greatest_ms = addresses[-1], timestamps_ms[-1], self.max_timestamp_ms
-        end_address = self.covered_address
-        for address, size_bytes, max_timestamp_ms, _ in batches:
-            if address - span_address >= SPAN_BYTES:
-                addresses.append(address)
-                timestamps_ms.append(max_timestamp_ms)
-                span_address, span_max_ms = address, max_timestamp_ms
-            elif max_timestamp_ms > span_max_ms:
-                span_max_ms = timestamps_ms[-1] = max_timestamp_ms
-            if max_timestamp_ms > greatest_ms:
-                greatest_ms = max_timestamp_ms
-            end_address = address + size_bytes
-        self.max_timestamp_ms = greatest_ms
-        self.covered_address = end_address
-
     def before(self, address: int) -> int:
         """Returns the greatest known start at or before `address`, which is not before the segment's base."""
         if address >= self.covered_address:

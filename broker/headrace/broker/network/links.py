@@ -61,11 +61,15 @@ class _Unfinished:
 
 
 class Outgoing(NamedTuple):
-    """A request to send, later if the link is not ready: what it refers to must not change until then."""
+    """A request to send, later if the link is not ready: what it refers to must not change until then.
+
+    `at_once`: it does not wait until the loop's next turn for others to go with it, unless some wait already.
+    """
 
     call: Call
     size_bytes: int
     timeout_s: float = RESPONSE_WAIT_MAX_S
+    at_once: bool = False
 
 
 class Owner(Protocol):
@@ -169,10 +173,8 @@ class Link:
         """Ends a link that nothing waits for."""
         self.fail(NetworkError("it was idle"))
 
-    def send(self, outgoing: Outgoing, done: Answered, *, at_once: bool = False) -> bool:
-        """Sends a request after those before it, in the loop's next turn together with those that follow, or
-        `at_once` if none is waiting; False if too much is in flight.
-        """
+    def send(self, outgoing: Outgoing, done: Answered) -> bool:
+        """Sends a request after those before it; False if too much is in flight."""
         bound, size_bytes = self._peers.bound, outgoing.size_bytes
         if self._unfinished and (self._unfinished_bytes + size_bytes > IN_FLIGHT_MAX_BYTES or bound.is_full):
             return False
@@ -185,7 +187,7 @@ class Link:
             return True
         self._hand_over(unfinished, outgoing.call)
         if not self._events & WRITABLE:
-            if at_once:
+            if outgoing.at_once:
                 self._connection.flush()
             self._watch()
         return True

@@ -113,18 +113,10 @@ class Peers:
         self, host: str, port: int, call: Call, done: Answered, *, timeout_s: float = RESPONSE_WAIT_MAX_S
     ) -> bool:
         """Sends a call that refers to no received bytes, at once if nothing waits before it; as `send`."""
-        outgoing = Outgoing(call, REQUEST_OVERHEAD_BYTES, timeout_s)
-        return self._send(self._shared, BrokerAddress(host, port), outgoing, done, at_once=True)
+        outgoing = Outgoing(call, REQUEST_OVERHEAD_BYTES, timeout_s, at_once=True)
+        return self._send(self._shared, BrokerAddress(host, port), outgoing, done)
 
-    def _send(
-        self,
-        sender: Sender,
-        address: BrokerAddress,
-        outgoing: Outgoing,
-        done: Answered,
-        *,
-        at_once: bool = False,
-    ) -> bool:
+    def _send(self, sender: Sender, address: BrokerAddress, outgoing: Outgoing, done: Answered) -> bool:
         if address in sender.shares:
             sender = self._shared
         link = sender.links.get(address)
@@ -147,7 +139,7 @@ class Peers:
             link.serve(sender)
             self._links[link] = None
             self._counts[address] += 1
-        if not link.send(outgoing, done, at_once=at_once):
+        if not link.send(outgoing, done):
             return False
         if not self._checks_deadlines:
             self._checks_deadlines = True
