@@ -237,7 +237,10 @@ class ClientConnection:
             if len(self._head) < LENGTH_BYTES:
                 return
             data = data[missing:]
-            self._begin_frame(self._length(self._head, 0), data[:0])
+            length = _LENGTH.unpack(self._head)[0]
+            if not 0 <= length <= self.frame_limit_bytes:
+                raise self._too_large(length)
+            self._begin_frame(length, data[:0])
             self._head = b""
         at, end = 0, len(data)
         if self._partial is not None:
@@ -245,13 +248,15 @@ class ClientConnection:
             filled = self._partial_filled
             self._partial[filled : filled + at] = data[:at]
             self.filled(at)
-        handle = self._service.handle
+        handle, length_at, limit_bytes = self._service.handle, _LENGTH.unpack_from, self.frame_limit_bytes
         while end - at >= LENGTH_BYTES:
             if self.turn_left <= 0 or self.is_held:
                 self.rest = data[at:] if may_keep else memoryview(bytes(data[at:]))
                 return
             start = at + LENGTH_BYTES
-            length = self._length(data, at)
+            length: int = length_at(data, at)[0]
+            if not 0 <= length <= limit_bytes:
+                raise self._too_large(length)
             if start + length > end:
                 self._begin_frame(length, data[start:])
                 return
@@ -264,14 +269,11 @@ class ClientConnection:
         if at < end:
             self._head = bytes(data[at:])
 
-    def _length(self, buffer: Buffer, at: int) -> int:
-        length: int = _LENGTH.unpack_from(buffer, at)[0]
-        if not 0 <= length <= self.frame_limit_bytes:
-            raise FrameTooLargeError(
-                f"a frame of {length} bytes; socket.request.max.bytes is {self.frame_limit_bytes} "
-                "(TLS or HTTP sent to a plain Kafka port?)"
-            )
-        return length
+    def _too_large(self, length: int) -> FrameTooLargeError:
+        return FrameTooLargeError(
+            f"a frame of {length} bytes; socket.request.max.bytes is {self.frame_limit_bytes} "
+            "(TLS or HTTP sent to a plain Kafka port?)"
+        )
 
     def _check_size(self, length: int, beginning: memoryview) -> None:
         """Asks the service about a large request as soon as its API is known."""

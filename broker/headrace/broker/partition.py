@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from headrace.broker.loop import Timer
@@ -18,6 +18,8 @@ from headrace.log.flush import Gathering
 from headrace.log.partition import PartitionLog
 from headrace.replication.in_sync import InSyncReplicas
 from headrace.wire.errors import ErrorCode
+
+APPEND_WAIT_MAX_MS: Final = 300_000  # for a flush, whatever the producer's own timeout is
 
 
 class AppendWaiter(Protocol):
@@ -161,3 +163,23 @@ class Partition:
         """The end of what consumers see: the high watermark."""
         replicas = self.replicas
         return self.log.flushed_address if replicas is None else replicas.high_watermark
+
+    def await_visible(self, waiting: Sequence[AppendWaiter], now_ms: float) -> None:
+        """Takes appends whose bytes are written, and not yet visible. They wait from now on."""
+        entries = [(now_ms + min(max(0, each.timeout_ms), APPEND_WAIT_MAX_MS), each) for each in waiting]
+        self.durable_waiting += entries
+        self.soonest_deadline_ms = min(self.soonest_deadline_ms, *(entry[0] for entry in entries))
+
+    def time_out(self, now_ms: float) -> None:
+        """Ends the appends that have waited as long as their producers want to wait."""
+        waiting, self.durable_waiting = self.durable_waiting, deque()
+        self.durable_waiting.extend(entry for entry in waiting if entry[0] > now_ms)
+        self.soonest_deadline_ms = min((entry[0] for entry in self.durable_waiting), default=math.inf)
+        lacks = "flushed to the disk" if self.replicas is None else "stored on every in-sync replica"
+        for deadline_ms, waiter in waiting:
+            if deadline_ms <= now_ms:
+                waiter.appended(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"{self.name}: written, but not {lacks} within "
+                    f"{min(waiter.timeout_ms, APPEND_WAIT_MAX_MS)} ms; it may be {lacks.split()[0]} later",
+                )

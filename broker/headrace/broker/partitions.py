@@ -8,10 +8,9 @@ waiters are called back with error codes.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +27,6 @@ from headrace.wire.errors import ErrorCode
 logger = logging.getLogger(__name__)
 
 LAZY_FLUSH_MS: Final = 10  # adaptive flushing, while neither a producer nor a consumer waits
-APPEND_WAIT_MAX_MS: Final = 300_000  # for a flush, whatever the producer's own timeout is
 TIMEOUT_CHECK_MS: Final = 50  # how late a producer may get its timeout
 
 
@@ -168,6 +166,7 @@ class Partitions:
         waiting, partition.waiting = partition.waiting, []
         end = partition.log.end_address
         visible = partition.visible_address
+        awaiting: list[AppendWaiter] = []
         for waiter in waiting:
             if waiter.end_address > end:
                 waiter.appended(ErrorCode.KAFKA_STORAGE_ERROR, "writing to the disk failed")
@@ -175,14 +174,14 @@ class Partitions:
                 if partition.failure:
                     waiter.appended(ErrorCode.KAFKA_STORAGE_ERROR, partition.failure)
                 else:
-                    self._await_visible(partition, waiter)
+                    awaiting.append(waiter)
             else:
                 waiter.appended(ErrorCode.NONE, None)
+        if awaiting:
+            self._await_visible(partition, awaiting)
 
-    def _await_visible(self, partition: Partition, waiter: AppendWaiter) -> None:
-        deadline_ms = self._monotonic_ms() + min(max(0, waiter.timeout_ms), APPEND_WAIT_MAX_MS)
-        partition.durable_waiting.append((deadline_ms, waiter))
-        partition.soonest_deadline_ms = min(partition.soonest_deadline_ms, deadline_ms)
+    def _await_visible(self, partition: Partition, waiting: Sequence[AppendWaiter]) -> None:
+        partition.await_visible(waiting, self._monotonic_ms())
         self._awaited[partition] = None
         if not self._checks_timeouts:
             self._checks_timeouts = True
@@ -195,29 +194,13 @@ class Partitions:
         try:
             for partition in checked:
                 if partition.soonest_deadline_ms <= now_ms:
-                    self._time_out(partition, now_ms)
+                    partition.time_out(now_ms)
                 if partition.durable_waiting:
                     self._awaited[partition] = None
         finally:
             self._checks_timeouts = bool(self._awaited)
             if self._checks_timeouts:
                 self._call_later(TIMEOUT_CHECK_MS, self._check_timeouts)
-
-    @staticmethod
-    def _time_out(partition: Partition, now_ms: float) -> None:
-        waiting, partition.durable_waiting = partition.durable_waiting, deque()
-        partition.durable_waiting.extend(entry for entry in waiting if entry[0] > now_ms)
-        partition.soonest_deadline_ms = min(
-            (deadline_ms for deadline_ms, _ in partition.durable_waiting), default=math.inf
-        )
-        lacks = "flushed to the disk" if partition.replicas is None else "stored on every in-sync replica"
-        for deadline_ms, waiter in waiting:
-            if deadline_ms <= now_ms:
-                waiter.appended(
-                    ErrorCode.REQUEST_TIMED_OUT,
-                    f"{partition.name}: written, but not {lacks} within "
-                    f"{min(waiter.timeout_ms, APPEND_WAIT_MAX_MS)} ms; it may be {lacks.split()[0]} later",
-                )
 
     # --- flush ---
 
