@@ -154,7 +154,8 @@ def since_group(commit: str, rows: Sequence[str]) -> Group:
         before = HeadraceBroker(home, f"{NETWORK}.9", cores, environment=environment)
         return {HEADRACE: _headrace(bench, "headrace", 2), BEFORE: before}
 
-    known = {each.key: each for group in groups() for each in group.experiments}
+    measured = (*(each for group in groups() for each in group.experiments), *since.experiments())
+    known = {each.key: each for each in measured}
     return Group([replace(known[key], bars=since.BARS) for key in rows], brokers)
 
 
@@ -219,6 +220,8 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         rows = list(since.ROWS)
     left_out = QUICK_LEAVES_OUT if is_quick and not rows else ()
     known = [experiment.key for group in groups() for experiment in group.experiments]
+    if commit:
+        known += [experiment.key for experiment in since.experiments()]
     if unknown := [row for row in rows if row not in known]:
         say(f"ROWS={' '.join(unknown)}: no such row; known are {', '.join(known)}")
         return NOT_MADE

@@ -8,15 +8,20 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import compare
 import pytest
+from clients.outcome import ClientFailedError, Outcome
+from clients.running import run
 from experiments import scale, since
 from experiments.context import FULL, HEADRACE, Bench
 from side_by_side.machine import Cores, TooFewCoresError, snapshot, split_cores
 from side_by_side.page import PART, PARTS
 
-from clients import rdkafka
+from clients import rdkafka, windows
+from fix_broker import BrokerCluster
+from headrace.client import Admin, Consumer
 
 SMOKE_WAIT_MAX_S = 240.0
 BENCH = Path(compare.__file__).parent
@@ -119,3 +124,38 @@ def test_a_row_that_cannot_be_measured_beside_an_earlier_commit_is_refused(
 ) -> None:
     assert compare.main({"SINCE": "HEAD", "ROWS": "mirror"}) == compare.NOT_MADE
     assert "ROWS=mirror: SINCE=HEAD does not measure these" in capsys.readouterr().out
+
+
+def test_each_row_beside_an_earlier_commit_can_be_measured() -> None:
+    measured = compare.since_group("HEAD", [*since.ROWS, *since.ALSO])
+    assert [each.key for each in measured.experiments] == [*since.ROWS, *since.ALSO]
+    assert all(each.bars == since.BARS for each in measured.experiments)
+
+
+@pytest.mark.zookeeper
+def test_the_same_requests_are_all_acknowledged(one_broker: BrokerCluster, tmp_path: Path) -> None:
+    topic, log = "windows", tmp_path / "windows.log"
+
+    def send(**changed: Any) -> Outcome:
+        wanted: dict[str, Any] = {
+            "requests": 20,
+            "batch": 3,
+            "value_bytes": 10,
+            "seconds": 0.2,
+            "warmup_s": 0,
+        }
+        command = windows.command(one_broker.bootstrap, topic, **wanted | changed)
+        return run(command, cores=os.sched_getaffinity(0), log=log)
+
+    with Admin(one_broker.bootstrap, client_id="test") as admin:
+        admin.create_topic(topic, 1)
+        outcome = send()
+        assert outcome.records % 60 == 0 and outcome.size_bytes == 10 * outcome.records
+        with Consumer(one_broker.bootstrap, auto_offset_reset="earliest") as consumer:
+            consumer.assign([(topic, 0)])
+            read = 0
+            while records := consumer.poll(2.0):
+                read += len(records)
+        assert read == outcome.records
+        with pytest.raises(ClientFailedError, match="MESSAGE_TOO_LARGE"):
+            send(batch=1, value_bytes=2_000_000, requests=1)
