@@ -168,7 +168,7 @@ class Partition:
         """Takes appends whose bytes are written, and not yet visible. They wait from now on."""
         entries = [(now_ms + min(max(0, each.timeout_ms), APPEND_WAIT_MAX_MS), each) for each in waiting]
         self.durable_waiting += entries
-        self.soonest_deadline_ms = min(self.soonest_deadline_ms, *(entry[0] for entry in entries))
+        self.soonest_deadline_ms = min([self.soonest_deadline_ms, *(entry[0] for entry in entries)])
 
     def time_out(self, now_ms: float) -> None:
         """Ends the appends that have waited as long as their producers want to wait."""
