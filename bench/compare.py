@@ -145,6 +145,14 @@ def groups(*, with_peers: bool = True) -> list[Group]:
     ]
 
 
+def measured_rows(*, since_commit: bool) -> dict[str, Experiment]:
+    """Returns all rows by their names; with `since_commit` those, too, that stand beside an earlier commit
+    alone.
+    """
+    rows = [each for group in groups() for each in group.experiments]
+    return {each.key: each for each in [*rows, *(since.experiments() if since_commit else ())]}
+
+
 def since_group(commit: str, rows: Sequence[str]) -> Group:
     """Returns rows of today's broker beside an earlier commit's."""
 
@@ -154,8 +162,7 @@ def since_group(commit: str, rows: Sequence[str]) -> Group:
         before = HeadraceBroker(home, f"{NETWORK}.9", cores, environment=environment)
         return {HEADRACE: _headrace(bench, "headrace", 2), BEFORE: before}
 
-    measured = (*(each for group in groups() for each in group.experiments), *since.experiments())
-    known = {each.key: each for each in measured}
+    known = measured_rows(since_commit=True)
     return Group([replace(known[key], bars=since.BARS) for key in rows], brokers)
 
 
@@ -219,9 +226,7 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
     if commit and not rows:
         rows = list(since.ROWS)
     left_out = QUICK_LEAVES_OUT if is_quick and not rows else ()
-    known = [experiment.key for group in groups() for experiment in group.experiments]
-    if commit:
-        known += [experiment.key for experiment in since.experiments()]
+    known = [*measured_rows(since_commit=bool(commit))]
     if unknown := [row for row in rows if row not in known]:
         say(f"ROWS={' '.join(unknown)}: no such row; known are {', '.join(known)}")
         return NOT_MADE

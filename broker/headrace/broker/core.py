@@ -237,7 +237,7 @@ class ClientConnection:
             if len(self._head) < LENGTH_BYTES:
                 return
             data = data[missing:]
-            length = _LENGTH.unpack(self._head)[0]
+            length: int = _LENGTH.unpack(self._head)[0]
             if not 0 <= length <= self.frame_limit_bytes:
                 raise self._too_large(length)
             self._begin_frame(length, data[:0])
@@ -254,7 +254,7 @@ class ClientConnection:
                 self.rest = data[at:] if may_keep else memoryview(bytes(data[at:]))
                 return
             start = at + LENGTH_BYTES
-            length: int = length_at(data, at)[0]
+            length = length_at(data, at)[0]
             if not 0 <= length <= limit_bytes:
                 raise self._too_large(length)
             if start + length > end:
