@@ -27,7 +27,18 @@ from typing import Final
 
 from clients.outcome import ClientFailedError
 from clients.rdkafka import ClientMissingError
-from experiments import consume, latency, mirror, more_brokers, produce, queues, replicas, scale, since
+from experiments import (
+    consume,
+    latency,
+    mirror,
+    more_brokers,
+    produce,
+    queues,
+    replicas,
+    scale,
+    since,
+    windows,
+)
 from experiments.context import (
     BEFORE,
     FULL,
@@ -150,7 +161,7 @@ def measured_rows(*, since_commit: bool) -> dict[str, Experiment]:
     alone.
     """
     rows = [each for group in groups() for each in group.experiments]
-    return {each.key: each for each in [*rows, *(since.experiments() if since_commit else ())]}
+    return {each.key: each for each in [*rows, *(windows.experiments() if since_commit else ())]}
 
 
 def since_group(commit: str, rows: Sequence[str]) -> Group:

@@ -1,9 +1,9 @@
 """Sends the same Produce requests again and again, so many at once, and waits for all their answers between.
 
-Not for users: `clients.windows` starts it. Other clients send sometimes more requests at once and sometimes
-fewer, and what a request costs the broker depends on that by some per cent. Here all rounds are the same
-work, so smaller differences can be seen. It prints `begin` after its warm-up, and its outcome as one line of
-JSON.
+Not for users: `clients.python` knows its command line. Other clients send sometimes more requests at once and
+sometimes fewer, and what a request costs the broker depends on that by some per cent. Here all rounds are the
+same work, so smaller differences can be seen. It prints `begin` after its warm-up, and its outcome as one
+line of JSON.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import json
 import resource
 import socket
 import sys
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from headrace.wire.errors import ErrorCode, WireError
+from headrace.client.errors import BrokerError
+from headrace.wire.errors import MalformedMessageError, WireError
 from headrace.wire.primitives import INT32, NO_UUID
 from headrace.wire.produce import (
     ProducePartition,
@@ -36,11 +37,8 @@ WAIT_MAX_S: Final = 30.0
 DISTINCT: Final = 16
 """So many different requests there are in a window."""
 RECEIVE_BYTES: Final = 1 << 20
+RESPONSE_MAX_BYTES: Final = 1 << 20
 LENGTH_BYTES: Final = 4
-
-
-class RefusedError(Exception):
-    """The broker did not store a batch, or went. The message says which."""
 
 
 def window_of(topic: str, count: int, batch: int, value_bytes: int) -> bytes:
@@ -61,7 +59,10 @@ def _responses(connection: socket.socket) -> Iterator[memoryview]:
     while True:
         at = 0
         while len(received) - at >= LENGTH_BYTES:
-            end = at + LENGTH_BYTES + INT32.unpack_from(received, at)[0]
+            size_bytes = INT32.unpack_from(received, at)[0]
+            if not 0 <= size_bytes <= RESPONSE_MAX_BYTES:
+                raise MalformedMessageError(f"a response of {size_bytes} bytes")
+            end = at + LENGTH_BYTES + size_bytes
             if end > len(received):
                 break
             yield memoryview(bytes(received[at + LENGTH_BYTES : end]))
@@ -69,33 +70,33 @@ def _responses(connection: socket.socket) -> Iterator[memoryview]:
         del received[:at]
         data = connection.recv(RECEIVE_BYTES)
         if not data:
-            raise RefusedError("the broker closed the connection")
+            raise ConnectionError("the broker closed the connection")
         received += data
 
 
 class Windows:
     """One connection. `send` sends a window, and returns once all of it is acknowledged."""
 
-    def __init__(self, connection: socket.socket, window: bytes, count: int) -> None:
+    def __init__(
+        self, connection: socket.socket, sender: ThreadPoolExecutor, window: bytes, count: int
+    ) -> None:
         self._connection = connection
+        self._sender = sender
         self._window = window
         self._count = count
         self._responses = _responses(connection)
 
     def send(self) -> None:
-        """Raises `RefusedError`, `OSError`."""
-        # Else both sides could wait for each other to read.
-        sending = threading.Thread(target=self._connection.sendall, args=(self._window,), daemon=True)
-        sending.start()
+        """Raises `BrokerError` if a batch is not stored, `WireError`, `OSError`."""
+        # By a thread, else both sides could wait for each other to read.
+        sending = self._sender.submit(self._connection.sendall, self._window)
         for _ in range(self._count):
-            try:
-                _, response = decode_response(next(self._responses), version=VERSION)
-            except WireError as error:
-                raise RefusedError(str(error)) from None
-            result = response.topics[0].partitions[0]
+            _, response = decode_response(next(self._responses), version=VERSION)
+            topic = response.topics[0]
+            result = topic.partitions[0]
             if result.error_code:
-                raise RefusedError(f"{ErrorCode(result.error_code).name}: {result.error_message}")
-        sending.join()
+                raise BrokerError(result.error_code, topic.name, result.error_message)
+        sending.result()
 
     def send_for(self, seconds: float) -> int:
         """Returns how many requests were acknowledged."""
@@ -118,16 +119,19 @@ def main() -> int:
     options = parser.parse_args()
     host, _, port = options.bootstrap.rpartition(":")
     try:
-        with socket.create_connection((host, int(port)), timeout=WAIT_MAX_S) as connection:
+        with (
+            ThreadPoolExecutor(1) as sender,
+            socket.create_connection((host, int(port)), timeout=WAIT_MAX_S) as connection,
+        ):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             window = window_of(options.topic, options.requests, options.batch, options.value_bytes)
-            windows = Windows(connection, window, options.requests)
+            windows = Windows(connection, sender, window, options.requests)
             windows.send_for(options.warmup)
             print("begin", flush=True)
             began_s, began_cpu_s = time.monotonic(), time.process_time()
             records = windows.send_for(options.seconds) * options.batch
             seconds, cpu_s = time.monotonic() - began_s, time.process_time() - began_cpu_s
-    except (OSError, RefusedError) as error:
+    except (OSError, WireError, BrokerError) as error:
         print(f"request_windows: {options.bootstrap}: {error}", file=sys.stderr)
         return 1
     outcome = {

@@ -46,3 +46,27 @@ def latency_command(bootstrap: str, topic: str, *, rate: int, seconds: float) ->
         f"--rate={rate}",
         f"--seconds={seconds:g}",
     ]
+
+
+def windows_command(
+    bootstrap: str,
+    topic: str,
+    *,
+    requests: int,
+    batch: int,
+    value_bytes: int,
+    seconds: float,
+    warmup_s: float,
+) -> list[str]:
+    """Returns the command line of `bench/request_windows.py`: `requests` at once, of `batch` records each."""
+    return [
+        sys.executable,
+        str(_BENCH / "request_windows.py"),
+        f"--bootstrap={bootstrap}",
+        f"--topic={topic}",
+        f"--requests={requests}",
+        f"--batch={batch}",
+        f"--value-bytes={value_bytes}",
+        f"--seconds={seconds:g}",
+        f"--warmup={warmup_s:g}",
+    ]

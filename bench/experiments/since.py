@@ -11,12 +11,9 @@ import tarfile
 from pathlib import Path
 from typing import Final
 
-from experiments.context import BEFORE, HEADRACE, VALUE_BYTES, Bench, Experiment, fresh_topic_rows
-from peers.peer import KafkaPeer
+from experiments.context import BEFORE, HEADRACE
 from side_by_side.bars import Bar
-from side_by_side.figures import BROKER_CPU, RECORDS_PER_S, Row
-
-from clients import windows
+from side_by_side.figures import BROKER_CPU, RECORDS_PER_S
 
 ROOT: Final = Path(__file__).parents[2]
 FOLDERS: Final = ("platform", "broker", "mirror", "terraform")
@@ -49,10 +46,6 @@ BARS: Final = (
 )
 
 
-WINDOWS: Final = ((1, 1000), (50, 200))
-"""Records in a request, and requests in a window: about as many as librdkafka has in flight."""
-
-
 class NoSuchCommitError(Exception):
     """Git does not know the commit that was named. The message says which."""
 
@@ -73,30 +66,3 @@ def earlier_code(commit: str, folder: Path) -> dict[str, str]:
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         archive.extractall(folder, filter="data")
     return {"PYTHONPATH": ":".join(str(folder.absolute() / part) for part in FOLDERS)}
-
-
-def _same_requests(batch: int, requests: int) -> Experiment:
-    key, records = f"windows-batch-{batch}", "one record" if batch == 1 else f"{batch} records"
-
-    def run(bench: Bench) -> Row:
-        def commands(peer: KafkaPeer, topic: str) -> list[list[str]]:
-            one = windows.command(
-                peer.bootstrap,
-                topic,
-                requests=requests,
-                batch=batch,
-                value_bytes=VALUE_BYTES,
-                seconds=bench.scale.seconds,
-                warmup_s=bench.scale.warmup_s,
-            )
-            return [one]
-
-        title = f"the same {requests} requests of {records}, all answered, again and again; acks=all"
-        return fresh_topic_rows(bench, Row(key, title, (RECORDS_PER_S, BROKER_CPU)), (HEADRACE,), commands)
-
-    return Experiment(key, run)
-
-
-def experiments() -> list[Experiment]:
-    """Returns the rows that only this comparison has: in all rounds the broker does exactly the same work."""
-    return [_same_requests(batch, requests) for batch, requests in WINDOWS]

@@ -19,7 +19,7 @@ from experiments.context import FULL, HEADRACE, Bench
 from side_by_side.machine import Cores, TooFewCoresError, snapshot, split_cores
 from side_by_side.page import PART, PARTS
 
-from clients import rdkafka, windows
+from clients import python, rdkafka
 from fix_broker import BrokerCluster
 from headrace.client import Admin, Consumer
 
@@ -144,7 +144,7 @@ def test_the_same_requests_are_all_acknowledged(one_broker: BrokerCluster, tmp_p
             "seconds": 0.2,
             "warmup_s": 0,
         }
-        command = windows.command(one_broker.bootstrap, topic, **wanted | changed)
+        command = python.windows_command(one_broker.bootstrap, topic, **wanted | changed)
         return run(command, cores=os.sched_getaffinity(0), log=log)
 
     with Admin(one_broker.bootstrap, client_id="test") as admin:
