@@ -39,6 +39,7 @@ class FakeCluster:
             ApiKey.METADATA: (4, 12),
             ApiKey.API_VERSIONS: (0, 3),
             ApiKey.INIT_PRODUCER_ID: (0, 4),
+            ApiKey.LIST_GROUPS: (0, 5),
         }
         self.script: dict[int, deque[Fault]] = defaultdict(deque)
         self.requests: list[tuple[int, messages.Request]] = []
@@ -89,6 +90,7 @@ class FakeCluster:
             ApiKey.PRODUCE: self._produce,
             ApiKey.FETCH: self._fetch,
             ApiKey.LIST_OFFSETS: self._list_offsets,
+            ApiKey.LIST_GROUPS: self._list_groups,
         }[ApiKey(request.api_key)]
         return handler(broker, request, fault)
 
@@ -180,6 +182,15 @@ class FakeCluster:
             error_code=KioErrorCode(fault.code or 0),
             producer_id=self.next_producer_id if fault.code is None else -1,
             producer_epoch=self.first_epoch if fault.code is None else -1,
+        )
+
+    def _list_groups(self, broker: FakeBroker, request: messages.Request, fault: Fault) -> bytes:
+        return self._reply(
+            request,
+            "ListGroupsResponse",
+            throttle_time=datetime.timedelta(),
+            error_code=KioErrorCode(fault.code or 0),
+            groups=(),
         )
 
     def _produce(self, broker: FakeBroker, request: messages.Request, fault: Fault) -> bytes | None:

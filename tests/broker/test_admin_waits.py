@@ -18,6 +18,7 @@ from kio.static.primitive import i32, i32Timedelta
 from headrace.broker import topics as topics_module
 from headrace.broker.cluster import ClusterView
 from headrace.broker.errors import Refused
+from headrace.broker.groups.fencing import Coordinator
 from headrace.broker.groups.offset_queue import OffsetStore
 from headrace.broker.handlers import topics as handler
 from headrace.broker.settings.config import BrokerConfig
@@ -26,6 +27,7 @@ from headrace.broker.topics import LEADER_PAUSE_S, NewTopic, TopicAdmin
 from headrace.client.errors import ClientError
 from headrace.coordination import znodes
 from headrace.coordination.brokers import BrokerRegistration
+from headrace.coordination.errors import NoNodeError
 from headrace.coordination.topics import PartitionState, TopicState
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
@@ -213,14 +215,17 @@ class Groups:
     def get_many(self, paths: list[str]) -> list[Any]:
         return [None for _ in paths]
 
-    def delete(self, path: str, *, recursive: bool) -> None:
-        assert recursive
+    children_many = stat_many = get_many
+
+    def delete(self, path: str) -> None:
+        if path not in self.paths:
+            raise NoNodeError(path)
         self.paths.remove(path)
 
 
 def test_groups_are_deleted_without_reading_the_list_of_groups(site: Site) -> None:
     session = Groups("g", "with/slash")
-    store = OffsetStore(cast(Any, session), cast(Any, site), cast(Any, None))
+    store = OffsetStore(cast(Any, session), cast(Any, site), lambda: Coordinator(1, 1))
     outcomes: list[Any] = []
     for name in ("g", "with/slash", "unknown", "g"):
         store.delete(name).then(outcomes.append)

@@ -1,17 +1,24 @@
-"""The error codes of groups' offsets, chosen by what real clients do after them."""
+"""The error codes of groups and of their offsets, chosen by what real clients do after them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from fix_group_brokers import joining
 from headrace.broker.bodies import Tree
+from headrace.broker.cluster import ClusterView
+from headrace.broker.groups.fencing import NotCoordinatorError
 from headrace.broker.groups.offset_nodes import Offsets
+from headrace.broker.handlers.groups import GroupService
 from headrace.broker.handlers.offsets import OffsetService
 from headrace.broker.promise import Promise
-from headrace.coordination.errors import ZooKeeperUnavailableError
+from headrace.broker.settings.config import BrokerConfig
+from headrace.coordination.brokers import BrokerRegistration
+from headrace.coordination.errors import CoordinationError, ZooKeeperUnavailableError
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
@@ -38,3 +45,63 @@ def test_offsets_that_zookeeper_does_not_tell_now_are_asked_for_again(
         assert found["error_code"] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     [said] = caplog.messages
     assert said == "group 'g': its offsets are not read: no server answers"
+
+
+class AwayOffsets:
+    """A store whose every call ends with `error`."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def groups(self) -> Promise[Any]:
+        promise: Promise[Any] = Promise()
+        promise.resolve(self._error)
+        return promise
+
+    def delete(self, _: str) -> Promise[Any]:
+        return self.groups()
+
+
+def serving(error: Exception) -> GroupService:
+    """Returns the only broker's groups: one with a member, `joined`."""
+    me = BrokerRegistration(1, "127.0.0.1", 9092, "east", epoch=5)
+    state = SimpleNamespace(config=BrokerConfig({}), broker_id=1, view=ClusterView().with_brokers([me]))
+    service = GroupService(cast(Any, state), cast(Any, AwayOffsets(error)))
+    service.coordinator.join(joining("joined"), 0, lambda _: None)
+    return service
+
+
+def answer(handler: Callable[[Any, Request], Promise[Any]], api: ApiKey, **body: object) -> Tree:
+    answers: list[Tree] = []
+    handler(None, Request(api, 2, 1, None, SimpleNamespace(**body))).then(answers.append)
+    return answers[0]
+
+
+def test_a_group_of_which_zookeeper_does_not_tell_now_is_not_called_dead() -> None:
+    """Tools would say that it does not exist. They ask again after this code."""
+    service = serving(ZooKeeperUnavailableError("no server answers"))
+    described = answer(service.describe, ApiKey.DESCRIBE_GROUPS, groups=["joined", "stored"])["groups"]
+    assert [(each["group_id"], each["error_code"]) for each in described] == [
+        ("joined", ErrorCode.NONE),
+        ("stored", ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    ]
+
+
+def test_a_list_of_groups_that_zookeeper_does_not_tell_now_is_not_called_complete() -> None:
+    service = serving(ZooKeeperUnavailableError("no server answers"))
+    listed = answer(service.list, ApiKey.LIST_GROUPS)
+    assert listed["error_code"] is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert [each["group_id"] for each in listed["groups"]] == ["joined"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ZooKeeperUnavailableError("no server answers"), ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (NotCoordinatorError("another broker"), ErrorCode.NOT_COORDINATOR),
+        (CoordinationError("it has members"), ErrorCode.NON_EMPTY_GROUP),
+    ],
+)
+def test_why_a_group_is_not_deleted(error: Exception, code: ErrorCode) -> None:
+    answered = answer(serving(error).delete, ApiKey.DELETE_GROUPS, groups_names=["stored", "joined"])
+    assert [each["error_code"] for each in answered["results"]] == [code, ErrorCode.NON_EMPTY_GROUP]

@@ -1,4 +1,6 @@
-"""A coordinator that was replaced stores no commit that it had accepted before: offsets do not go back."""
+"""A coordinator that was replaced stores and deletes nothing that it had accepted before: offsets do not go
+back.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from fix_group_brokers import FIRST, SECOND, GroupBroker, joining
+from fix_group_brokers import FIRST, GROUP, KEY, SECOND, GroupBroker, joining
 from fix_zookeeper import ZooKeeperRoom
 from headrace.broker.cluster import ClusterView
 from headrace.broker.groups import fencing
@@ -19,7 +21,10 @@ from headrace.broker.groups.fencing import NotCoordinatorError
 from headrace.broker.groups.types import JoinReply, Sync
 from headrace.broker.handlers.groups import GroupService
 from headrace.broker.settings.config import BrokerConfig
+from headrace.coordination import znodes
 from headrace.coordination.brokers import BrokerRegistration
+from headrace.coordination.consumers import ConsumerRegistry
+from headrace.coordination.errors import CoordinationError
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.topics import TopicRegistry
 from headrace.wire.errors import ErrorCode
@@ -144,3 +149,71 @@ def test_a_broker_that_registers_meanwhile_costs_another_coordinator_no_commit(
     monkeypatch.setattr("headrace.broker.groups.offset_nodes.guard", hangs)
     first.jobs.run()
     assert confirmed == [None] and first.stored() == 100
+
+
+def test_a_stopped_coordinator_deletes_nothing_once_it_was_replaced(session: ZooKeeperSession) -> None:
+    """It found that the group had no members; its successor has some, and what they have read."""
+    first, second = GroupBroker(session, FIRST), GroupBroker(session, SECOND)
+    late = first.delete()
+    first.held.release()
+    confirmed = second.commit(200)
+    second.jobs.run()
+    first.jobs.run()
+    assert confirmed == [None] and second.stored() == 200
+    assert isinstance(late[0], NotCoordinatorError)
+
+
+def test_what_is_stored_after_a_group_was_to_be_deleted_stays(session: ZooKeeperSession) -> None:
+    """Another client's thread may be faster: a member joins and commits before the deletion begins."""
+    broker = GroupBroker(session, FIRST)
+    broker.commit(100)
+    broker.jobs.run()
+    deleted, confirmed = broker.delete(), broker.commit(200)
+    while not confirmed:
+        broker.jobs.run_last()
+    broker.jobs.run()
+    assert deleted == [True] and confirmed == [None] and broker.stored() == 200
+
+
+def test_a_deletion_comes_after_what_was_to_be_stored_before(session: ZooKeeperSession) -> None:
+    broker = GroupBroker(session, FIRST)
+    confirmed, deleted = broker.commit(100), broker.delete()
+    while not deleted:
+        broker.jobs.run_last()
+    broker.jobs.run()
+    assert confirmed == [None] and deleted == [True]
+    assert session.exists(znodes.group(GROUP)) is None
+
+
+def test_a_broker_that_registers_meanwhile_does_not_keep_a_group_from_being_deleted(
+    session: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = GroupBroker(session, FIRST)
+    first.commit(100)
+    first.jobs.run()
+    others: list[GroupBroker] = []
+    look = fencing.guard
+
+    def hangs(*arguments: Any) -> Mapping[str, int]:
+        found = look(*arguments)
+        if not others:
+            others.append(GroupBroker(session, SECOND))
+        return found
+
+    monkeypatch.setattr("headrace.broker.groups.deletion.guard", hangs)
+    deleted = first.delete()
+    first.jobs.run()
+    assert deleted == [True] and session.exists(znodes.group(GROUP)) is None
+
+
+def test_a_group_of_the_papers_consumers_is_deleted_only_without_members(session: ZooKeeperSession) -> None:
+    broker, registry = GroupBroker(session, FIRST), ConsumerRegistry(session, GROUP)
+    registry.commit("t", 0, 5)
+    member = registry.join("m", {"t": 1})
+    refused = broker.delete()
+    broker.jobs.run()
+    assert isinstance(refused[0], CoordinationError) and registry.offsets([KEY]) == {KEY: 5}
+    member.release()
+    deleted = broker.delete()
+    broker.jobs.run()
+    assert deleted == [True] and session.exists(znodes.group(GROUP)) is None

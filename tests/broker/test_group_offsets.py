@@ -219,7 +219,7 @@ def test_an_offset_set_the_papers_way_invalidates_the_metadata(session: ZooKeepe
     assert offset_nodes.read(session, GROUP, None) == {("t", 0): Committed(4, "")}
     store_offsets(session, GROUP, {("t", 0): Committed(5, "again")})
     assert registry.all_offsets() == {("t", 0): 5}
-    registry.delete()
+    session.delete(znodes.group(GROUP), recursive=True)
     assert offset_nodes.read(session, GROUP, None) == {}
 
 

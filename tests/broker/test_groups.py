@@ -225,6 +225,31 @@ def test_a_restarted_static_member_brings_its_settings() -> None:
     assert [member.client_host for member in group.members] == ["/127.0.0.1", "/127.0.0.2"]
 
 
+def test_a_leader_that_dies_before_it_assigns_takes_no_other_member_along() -> None:
+    """Members send no heartbeats while they wait for their part: their sessions ended with the leader's."""
+    bench = CoordinatorBench()
+    first, second = bench.join(), bench.join(session_ms=SESSION_MS + 5)
+    bench.wait(DELAY_MS)
+    waiting = bench.sync(second[0].member_id, first[0].generation_id)
+    bench.wait(SESSION_MS)
+    assert [r.error for r in waiting] == [ErrorCode.REBALANCE_IN_PROGRESS]
+    bench.wait(100)  # a client pauses before it joins again
+    [again] = bench.join(second[0].member_id)
+    assert (again.error, again.generation_id, len(again.members)) == (ErrorCode.NONE, 2, 1)
+
+
+def test_a_member_named_by_nothing_keeps_its_place_when_another_one_leaves() -> None:
+    """The empty instance id is one, too. It was forgotten with any member that has none."""
+    bench = CoordinatorBench()
+    named, other = bench.join(instance_id=""), bench.join()
+    bench.wait(DELAY_MS)
+    bench.coordinator.leave("g", other[0].member_id, None, bench.now_ms)
+    [alone] = bench.join(named[0].member_id)
+    assert bench.heartbeat(alone.member_id, alone.generation_id) is ErrorCode.NONE
+    [back] = bench.join(instance_id="")
+    assert len(back.members) == 1
+
+
 def test_a_static_member_that_is_away_for_longer_than_a_rebalance_keeps_its_place() -> None:
     """It was removed with the rebalance timeout, although its session was not over: all rebalanced again."""
     bench = CoordinatorBench()

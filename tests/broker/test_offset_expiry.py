@@ -17,7 +17,7 @@ from fix_group_brokers import FIRST, GROUP, KEY, SECOND, GroupBroker, HeldJobs, 
 from fix_group_offsets import store_offsets
 from fix_zookeeper import ZooKeeperRoom
 from headrace.broker.cluster import ClusterView
-from headrace.broker.groups import expiry
+from headrace.broker.groups import deletion, expiry
 from headrace.broker.groups.coordinator import GroupCoordinator
 from headrace.broker.groups.expiry import STEPS, Idle, OffsetExpiry, Pace, is_due, longer, look_at, note_use
 from headrace.broker.groups.fencing import Coordinator, NotCoordinatorError, guard
@@ -102,7 +102,7 @@ def test_an_unused_group_is_deleted_with_all_that_it_has(session: ZooKeeperSessi
 def test_more_offsets_than_one_transaction_takes(
     session: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expiry, "OFFSETS_PER_TRANSACTION_MAX", 1)
+    monkeypatch.setattr(deletion, "OFFSETS_PER_TRANSACTION_MAX", 1)
     store_offsets(session, GROUP, {KEY: Committed(7), ("t", 1): Committed(8, "words")})
     assert grow_old(session, coordinator_of(session)) == 2
     assert groups(session) == []
@@ -111,7 +111,7 @@ def test_more_offsets_than_one_transaction_takes(
 def test_the_longest_names_fit_into_transactions(session: ZooKeeperSession) -> None:
     """ZooKeeper takes a megabyte at once; each character of this group's id takes three bytes in a path."""
     group, topic = "\x01" * GROUP_NAME_MAX_BYTES, "t" * TOPIC_NAME_LENGTH_MAX
-    count = 2 * expiry.OFFSETS_PER_TRANSACTION_MAX
+    count = 2 * deletion.OFFSETS_PER_TRANSACTION_MAX
     TopicRegistry(session).create(topic, uuid.uuid4(), dict.fromkeys(range(count), (1,)))
     store_offsets(session, group, {(topic, index): Committed(7, "words") for index in range(count)})
     assert grow_old(session, coordinator_of(session), group=group) == count
@@ -191,7 +191,7 @@ def test_a_commit_in_the_moment_of_deletion_stays(
         return guard(*arguments)
 
     grow_old(session, coordinator, steps=STEPS - 1)
-    monkeypatch.setattr(expiry, "guard", commits)
+    monkeypatch.setattr(deletion, "guard", commits)
     assert look_at(session, GROUP, coordinator, BEGAN_MS + PACE.retention_ms, PACE) is None
     assert ConsumerRegistry(session, GROUP).all_offsets() == {KEY: 9, ("t", 1): 8}
 
@@ -202,7 +202,7 @@ def test_a_group_that_is_deleted_meanwhile_does_not_come_back(
     store_offsets(session, GROUP, {KEY: Committed(7)})
 
     def deletes(*arguments: Any) -> Idle:
-        ConsumerRegistry(session, GROUP).delete()
+        session.delete(znodes.group(GROUP), recursive=True)
         return longer(*arguments)
 
     monkeypatch.setattr(expiry, "longer", deletes)
@@ -213,7 +213,7 @@ def test_a_group_that_is_deleted_meanwhile_does_not_come_back(
 def test_a_coordinator_that_dies_while_it_deletes_leaves_the_rest_for_later(
     session: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expiry, "OFFSETS_PER_TRANSACTION_MAX", 1)
+    monkeypatch.setattr(deletion, "OFFSETS_PER_TRANSACTION_MAX", 1)
     store_offsets(session, GROUP, {KEY: Committed(7), ("t", 1): Committed(8)})
     coordinator, asked = coordinator_of(session), []
 
@@ -224,7 +224,7 @@ def test_a_coordinator_that_dies_while_it_deletes_leaves_the_rest_for_later(
         return guard(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(expiry, "guard", dies)
+        patch.setattr(deletion, "guard", dies)
         with pytest.raises(CoordinationError):
             grow_old(session, coordinator)
     assert len(ConsumerRegistry(session, GROUP).all_offsets()) == 1

@@ -14,6 +14,7 @@ from headrace.client.admin import Admin
 from headrace.client.cluster import BrokerAddress
 from headrace.client.consumer import Consumer
 from headrace.client.errors import NetworkError, UnknownTopicError
+from headrace.client.group_admin import GroupAdmin
 from headrace.client.survey import LogRange
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode
@@ -116,3 +117,12 @@ def test_a_client_does_not_wait_for_a_hung_bootstrap_broker(cluster: FakeCluster
         Consumer(cluster.bootstrap, request_timeout_ms=250_000, draw=lambda: first) as consumer,
     ):
         assert consumer.partitions_for("t", timeout_s=60) == [0, 1, 2]
+
+
+def test_a_broker_that_does_not_know_its_groups_is_named(cluster: FakeCluster) -> None:
+    """Those with offsets alone are in ZooKeeper, which may not answer it now."""
+    cluster.next(ApiKey.LIST_GROUPS, refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    with GroupAdmin(cluster.bootstrap) as admin:
+        listing = admin.list_groups()
+    (silent,) = listing.silent
+    assert str(silent).endswith("does not answer (ZooKeeper does not tell it its groups)")

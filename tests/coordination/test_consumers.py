@@ -11,7 +11,6 @@ from fix_zookeeper import ZooKeeperRoom, has_topics
 from headrace.coordination import znodes
 from headrace.coordination.consumers import ConsumerRegistry, NotOwnerError, groups
 from headrace.coordination.errors import (
-    CoordinationError,
     CorruptNodeError,
     NodeHeldError,
     ZooKeeperUnavailableError,
@@ -133,19 +132,6 @@ def test_only_the_owner_commits(zookeeper: ZooKeeperRoom) -> None:
         assert heir.offsets([("t", 0)]) == {("t", 0): 20}
         with pytest.raises(NotOwnerError, match="it has no owner"):
             heir.commit("t", 1, 1, owner="b-0")
-
-
-def test_a_group_is_deleted_only_when_empty(zookeeper: ZooKeeperRoom) -> None:
-    with zookeeper.session() as session:
-        registry = ConsumerRegistry(session, "g")
-        registry.delete()
-        held = registry.join("a", {"t": 1})
-        registry.commit("t", 0, 1)
-        with pytest.raises(CoordinationError, match="group g has members"):
-            registry.delete()
-        held.release()
-        registry.delete()
-        assert groups(session) == []
 
 
 @pytest.mark.parametrize("name", ["", "a" * 1025, "ä" * 513, "\ud800"], ids=["none", "long", "wide", "half"])

@@ -16,6 +16,7 @@ from headrace.client.admin_requests import ResultCode, raise_first_error
 from headrace.client.asking import (
     ANSWER_MAX_S,
     METADATA_SHARE,
+    SilentBroker,
     ask,
     connect_all,
     everybody,
@@ -86,6 +87,11 @@ class GroupAdmin(Admin):
                     if group.error_code == ErrorCode.NONE:
                         found[group.group_id] = described(group, node_id)
         silent = silent_brokers(network, cluster, listed, known or {})
+        silent += [
+            SilentBroker(node_id, cluster.brokers.get(node_id), "ZooKeeper does not tell it its groups")
+            for node_id, bodies in listed.bodies.items()
+            if any(body.error_code != ErrorCode.NONE for body in bodies)
+        ]
         late = silent_brokers(network, cluster, details, known or {})
         return GroupListing(dict(sorted(found.items())), tuple(dict.fromkeys([*silent, *late])))
 

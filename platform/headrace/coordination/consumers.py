@@ -317,13 +317,6 @@ class ConsumerRegistry:
         ]
         return {key: offset for key, offset in self.offsets(keys).items() if offset is not None}
 
-    def delete(self) -> None:
-        """Deletes the group and its offsets. Raises `CoordinationError` if it has members."""
-        if self.members():
-            raise CoordinationError(f"group {self.group} has members; stop them before deleting it")
-        if self._session.exists(znodes.group(self.group)) is not None:
-            self._session.delete(znodes.group(self.group), recursive=True)
-
     def _read_members(self, names: list[str]) -> dict[str, dict[str, int]]:
         paths = [znodes.member(self.group, name) for name in names]
         nodes = zip(names, paths, self._session.get_many(paths), strict=True)

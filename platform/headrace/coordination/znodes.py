@@ -148,6 +148,10 @@ def member(group: str, member_id: str) -> str:
     return f"{CONSUMERS}/{group_element(group)}/ids/{member_id}"
 
 
+def group_owners(group: str) -> str:
+    return f"{CONSUMERS}/{group_element(group)}/owners"
+
+
 def owners(group: str, topic_name: str) -> str:
     return f"{CONSUMERS}/{group_element(group)}/owners/{topic_name}"
 

@@ -13,27 +13,24 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from headrace.broker.groups.coordinator import GroupCoordinator
-from headrace.broker.groups.fencing import Coordinator, NotCoordinatorError, guard, registered
+from headrace.broker.groups.deletion import delete_unchanged, stored
+from headrace.broker.groups.fencing import Coordinator, NotCoordinatorError, registered
 from headrace.broker.settings.groups import RETENTION, RETENTION_CHECK
 from headrace.broker.state import BrokerState
 from headrace.broker.workers import Jobs
 from headrace.coordination import documents, znodes
 from headrace.coordination.consumers import groups, registering_here
 from headrace.coordination.errors import (
-    BadVersionError,
     CoordinationError,
     CorruptNodeError,
     NodeExistsError,
     NoNodeError,
-    NotEmptyError,
     SessionClosedError,
     ZooKeeperUnavailableError,
 )
-from headrace.coordination.nodes import NodeStat
 from headrace.coordination.session import ZooKeeperSession
 from headrace.wire.errors import ErrorCode
 
@@ -43,8 +40,6 @@ MINUTE_MS: Final = 60_000
 STEPS: Final = 100
 """In so many steps a group grows old, if looks are not rarer: each one is a write."""
 GROUPS_PER_JOB_MAX: Final = 20
-OFFSETS_PER_TRANSACTION_MAX: Final = 100
-"""Of the longest group's and topic's name these are 0.7 MB; ZooKeeper takes 1 MB at once."""
 
 
 class Idle(NamedTuple):
@@ -90,11 +85,11 @@ def look_at(
     before = _noted(session, group)
     if not is_due(before, now_ms, pace) or registering_here(session, [group]):
         return None
-    stored = _stored(session, group)
-    newest_zxid = max((stat.modified_zxid for stat in stored.values()), default=0)
+    offsets = stored(session, group)
+    newest_zxid = max((stat.modified_zxid for stat in offsets.values()), default=0)
     idle = longer(before, newest_zxid, now_ms, pace)
     if idle.idle_ms >= pace.retention_ms:
-        return len(stored) if _delete(session, group, coordinator, stored) else None
+        return len(offsets) if delete_unchanged(session, group, coordinator, offsets) else None
     _note(session, group, idle)
     return None
 
@@ -128,42 +123,6 @@ def _note(session: ZooKeeperSession, group: str, idle: Idle) -> None:
             session.create(path, data)
         else:
             session.set(path, data)
-
-
-def _stored(session: ZooKeeperSession, group: str) -> dict[str, NodeStat]:
-    """Returns the nodes of a group's offsets."""
-    topics = [
-        znodes.offsets(group, topic) for topic in session.children_or_empty(znodes.group_offsets(group))
-    ]
-    found = zip(topics, session.children_many(topics), strict=True)
-    paths = [f"{topic}/{element}" for topic, elements in found for element in elements or ()]
-    stats = zip(paths, session.stat_many(paths), strict=True)
-    return {path: stat for path, stat in stats if stat is not None}
-
-
-def _delete(
-    session: ZooKeeperSession, group: str, coordinator: Coordinator, stored: Mapping[str, NodeStat]
-) -> bool:
-    """Deletes a group whose offsets are still as they were read; False if somebody has changed them."""
-    paths = list(stored)
-    try:
-        for at in range(0, len(paths), OFFSETS_PER_TRANSACTION_MAX):
-            chunk = paths[at : at + OFFSETS_PER_TRANSACTION_MAX]
-            transaction = session.transaction()
-            for guarding, version in guard(session, group, coordinator).items():
-                transaction.check(guarding, version=version)
-            for path, children in zip(chunk, session.children_many(chunk), strict=True):
-                for child in children or ():
-                    transaction.delete(f"{path}/{child}")
-                transaction.delete(path, version=stored[path].version)
-            transaction.commit()
-    except (BadVersionError, NoNodeError, NotEmptyError):
-        return False
-    topics = dict.fromkeys(path.rpartition("/")[0] for path in paths)
-    for path in (*topics, znodes.group_offsets(group), znodes.idle(group), znodes.group(group)):
-        with contextlib.suppress(NoNodeError, NotEmptyError):  # a commit that came since keeps its nodes
-            session.delete(path)
-    return True
 
 
 class OffsetExpiry:

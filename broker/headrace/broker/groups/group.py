@@ -313,7 +313,9 @@ class Group:
         """Begins to wait for all members to join again, unless that has begun; ends the wait if all have."""
         if self.state is not GroupState.PREPARING_REBALANCE:
             for member in self._members.values():
-                member.complete_sync(SyncReply(error=ErrorCode.REBALANCE_IN_PROGRESS))
+                if member.reply_to_sync is not None:  # it has sent no heartbeats meanwhile
+                    member.session_deadline_ms = now_ms + member.session_timeout_ms
+                    member.complete_sync(SyncReply(error=ErrorCode.REBALANCE_IN_PROGRESS))
             self.state = GroupState.PREPARING_REBALANCE
             timeout_ms = max(m.rebalance_timeout_ms for m in self._members.values())
             self._phase_deadline_ms = now_ms + timeout_ms
@@ -377,7 +379,8 @@ class Group:
     def _remove(self, member_id: str, error: ErrorCode) -> None:
         member = self._members.pop(member_id)
         self._members_bytes -= member.size_bytes
-        self._static.pop(member.group_instance_id or "", None)
+        if member.group_instance_id is not None:
+            self._static.pop(member.group_instance_id, None)
         member.complete_join(JoinReply(error=error, member_id=member_id))
         member.complete_sync(SyncReply(error=error))
 

@@ -1,24 +1,25 @@
 """Committed offsets of Kafka's own groups, kept where the paper's consumers keep theirs:
 `/consumers/<group>/offsets` in ZooKeeper.
 
-Owns the order of a group's commits: at most one write per group is in flight; later ones wait and are merged,
-so that an older offset can never overwrite a newer one. `offset_nodes` owns the contents of the nodes.
+Owns the order of a group's commits, and of its deletion: at most one write per group is in flight; later ones
+wait, and commits are merged, so that an older offset can never overwrite a newer one. `offset_nodes` owns the
+contents of the nodes.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from headrace.broker.groups import offset_nodes
-from headrace.broker.groups.fencing import Coordinator, NotCoordinatorError
+from headrace.broker.groups import deletion, offset_nodes
+from headrace.broker.groups.fencing import Coordinator
 from headrace.broker.groups.offset_nodes import Committed, Offsets, TopicPartition
 from headrace.broker.promise import Promise
 from headrace.broker.workers import Jobs
-from headrace.coordination import znodes
-from headrace.coordination.consumers import ConsumerRegistry, forget_topic, groups
+from headrace.coordination.consumers import forget_topic, groups
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.session import ZooKeeperSession
 
@@ -28,14 +29,43 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class _Queue:
-    """A group's commits that wait for the one in flight."""
+class _Commits:
+    """Commits that one write stores."""
 
-    pending: Offsets = field(default_factory=dict)
-    coordinator: Coordinator | None = None
-    """As which this broker has accepted what is pending."""
+    coordinator: Coordinator
+    """As which this broker has accepted them."""
+    offsets: Offsets = field(default_factory=dict)
     promises: list[Promise[Exception | None]] = field(default_factory=list)
-    writing: bool = False
+
+    def work(self, session: ZooKeeperSession, group: str) -> None:
+        offset_nodes.write(session, group, self.offsets, self.coordinator)
+
+    def resolve(self, _: bool | None, error: Exception | None) -> None:
+        for promise in self.promises:
+            promise.resolve(error)
+
+
+@dataclass(slots=True)
+class _Deletion:
+    """The deletion of the group, accepted while it had no members."""
+
+    coordinator: Coordinator
+    promise: Promise[bool | Exception]
+
+    def work(self, session: ZooKeeperSession, group: str) -> bool:
+        return deletion.delete(session, group, self.coordinator)
+
+    def resolve(self, is_deleted: bool | None, error: Exception | None) -> None:
+        self.promise.resolve(bool(is_deleted) if error is None else error)
+
+
+@dataclass(slots=True)
+class _Queue:
+    """What is to be written of a group, in order."""
+
+    waiting: deque[_Commits | _Deletion] = field(default_factory=deque)
+    is_writing: bool = False
+    is_going_on: bool = False
 
 
 class OffsetStore:
@@ -61,35 +91,35 @@ class OffsetStore:
         promise: Promise[Exception | None] = Promise()
         queue = self._queues.setdefault(group, _Queue())
         coordinator = self._coordinator()
-        if queue.promises and queue.coordinator != coordinator:
-            refused, queue.promises = queue.promises, []
-            queue.pending = {}
-            for each in refused:
-                each.resolve(NotCoordinatorError(f"group {group!r}: this broker has registered again since"))
-        queue.coordinator = coordinator
-        queue.pending.update(offsets)
-        queue.promises.append(promise)
-        if not queue.writing:
-            self._write(group, queue)
+        commits = queue.waiting[-1] if queue.waiting else None
+        if not isinstance(commits, _Commits) or commits.coordinator != coordinator:
+            commits = _Commits(coordinator)
+            queue.waiting.append(commits)
+        commits.offsets.update(offsets)
+        commits.promises.append(promise)
+        self._go_on(group, queue)
         return promise
 
-    def _write(self, group: str, queue: _Queue) -> None:
-        queue.writing = True
-        offsets, queue.pending = queue.pending, {}
-        coordinator = queue.coordinator
-        assert coordinator is not None
-        promises, queue.promises = queue.promises, []
+    def _go_on(self, group: str, queue: _Queue) -> None:
+        """Begins the next write, unless one is in flight. Not recursive: jobs may be refused at once."""
+        if queue.is_going_on:
+            return
+        queue.is_going_on = True
+        while queue.waiting and not queue.is_writing:
+            self._write(group, queue, queue.waiting.popleft())
+        queue.is_going_on = False
+        if not queue.waiting and not queue.is_writing and self._queues.get(group) is queue:
+            del self._queues[group]
 
-        def written(_: None, error: Exception | None) -> None:
-            queue.writing = False
-            for promise in promises:
-                promise.resolve(error)
-            if queue.promises:
-                self._write(group, queue)
-            else:
-                del self._queues[group]
+    def _write(self, group: str, queue: _Queue, step: _Commits | _Deletion) -> None:
+        queue.is_writing = True
 
-        self._control.submit(lambda: offset_nodes.write(self._session, group, offsets, coordinator), written)
+        def written(result: bool | None, error: Exception | None) -> None:
+            queue.is_writing = False
+            step.resolve(result, error)
+            self._go_on(group, queue)
+
+        self._control.submit(lambda: step.work(self._session, group), written)
 
     def read(self, group: str, wanted: list[TopicPartition] | None) -> Promise[Offsets | Exception]:
         """Reads the offsets of `wanted` (None: all of the group's); partitions without one are left out."""
@@ -100,15 +130,14 @@ class OffsetStore:
         return self._later(lambda: groups(self._session))
 
     def delete(self, group: str) -> Promise[bool | Exception]:
-        """Deletes a group; False if there is none. Fails while it has paper-style members."""
-
-        def delete() -> bool:
-            if self._session.exists(znodes.group(group)) is None:
-                return False
-            ConsumerRegistry(self._session, group).delete()
-            return True
-
-        return self._later(delete)
+        """Deletes a group, after the commits that were accepted before, and before all later ones; False if
+        there is none. Fails while it has paper-style members.
+        """
+        promise: Promise[bool | Exception] = Promise()
+        queue = self._queues.setdefault(group, _Queue())
+        queue.waiting.append(_Deletion(self._coordinator(), promise))
+        self._go_on(group, queue)
+        return promise
 
     def topics_deleted(self, topics: Iterable[str]) -> None:
         """Deletes all groups' offsets of these topics. Offsets that stay are read by nobody."""

@@ -6,6 +6,7 @@ Translates between messages and the state machine in `broker.groups`; owns the t
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 from uuid import uuid4
 
@@ -13,6 +14,7 @@ from headrace.broker.bodies import Tree
 from headrace.broker.cluster import NO_EPOCH
 from headrace.broker.errors import Refused
 from headrace.broker.groups.coordinator import GroupCoordinator, coordinator_for
+from headrace.broker.groups.fencing import NotCoordinatorError
 from headrace.broker.groups.offset_queue import OffsetStore
 from headrace.broker.groups.types import (
     GroupLimits,
@@ -154,22 +156,27 @@ class GroupService:
         return {"error_code": misplaced, "members": members if misplaced is ErrorCode.NONE else []}
 
     def describe(self, _: BrokerState, request: Request) -> Promise[Tree | Exception]:
-        """Describes groups; those without members are "Empty" if they have offsets, else "Dead"."""
+        """Describes groups; those without members are "Empty" if they have offsets, else "Dead". While that
+        is not known, they get an error after which clients ask again.
+        """
         # Each group is answered once: repeated ones would multiply the response.
         wanted = list(dict.fromkeys(request.body.groups))
         promise: Promise[Tree | Exception] = Promise()
 
         def respond(stored: list[str] | Exception) -> None:
-            known = set(stored) if isinstance(stored, list) else set()
-            promise.resolve({"groups": [self._describe(group, group in known) for group in wanted]})
+            known = None if isinstance(stored, Exception) else set(stored)
+            promise.resolve({"groups": [self._describe(group, known) for group in wanted]})
 
         self._offsets.groups().then(respond)
         return promise
 
-    def _describe(self, group_id: str, stored: bool) -> Tree:
+    def _describe(self, group_id: str, stored: Collection[str] | None) -> Tree:
         code, found = self.coordinator.describe(group_id)
         if found is None:
-            dead = {"group_state": "Empty" if stored else "Dead", "protocol_type": "", "protocol_data": ""}
+            if stored is None and code is ErrorCode.NONE:
+                code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            state = "Empty" if group_id in (stored or ()) else "Dead"
+            dead = {"group_state": state, "protocol_type": "", "protocol_data": ""}
             return {"error_code": code, "group_id": group_id, "members": [], **dead}
         return {
             "error_code": code,
@@ -191,7 +198,9 @@ class GroupService:
         }
 
     def list(self, _: BrokerState, request: Request) -> Promise[Tree | Exception]:
-        """Lists this broker's groups: those with members, and those with offsets only."""
+        """Lists this broker's groups: those with members, and those with offsets only. While the latter are
+        not known, there is an error beside the others.
+        """
         # The Java client writes "Classic" for "classic": names of states and types are compared without case.
         states = {state.lower() for state in getattr(request.body, "states_filter", ())}
         types = {kind.lower() for kind in getattr(request.body, "types_filter", ())}
@@ -199,12 +208,13 @@ class GroupService:
 
         def respond(stored: list[str] | Exception) -> None:
             found = {group.group_id: _listed(group) for group in self.coordinator.groups()}
-            for group_id in stored if isinstance(stored, list) else ():
+            is_known = not isinstance(stored, Exception)
+            for group_id in () if isinstance(stored, Exception) else stored:
                 if group_id not in found and self._coordinates(group_id):
                     found[group_id] = _listed_empty(group_id)
             promise.resolve(
                 {
-                    "error_code": ErrorCode.NONE,
+                    "error_code": ErrorCode.NONE if is_known else ErrorCode.COORDINATOR_NOT_AVAILABLE,
                     "groups": [
                         group
                         for group in found.values()
@@ -226,7 +236,9 @@ class GroupService:
             results.append({"group_id": names[len(results)], "error_code": code})
 
         def deleted(outcome: bool | Exception) -> None:
-            if isinstance(outcome, Exception):
+            if isinstance(outcome, NotCoordinatorError):
+                record(ErrorCode.NOT_COORDINATOR)
+            elif isinstance(outcome, Exception):
                 is_passing = isinstance(outcome, Refused) or getattr(outcome, "retriable", False)
                 record(ErrorCode.COORDINATOR_NOT_AVAILABLE if is_passing else ErrorCode.NON_EMPTY_GROUP)
             else:

@@ -181,6 +181,9 @@ class ProduceJob:
         topic, part = self.parts[place]
         name = self.topic_name(topic) or ""
         found = self._state.partitions.get(name, part.partition)
+        leader = None
+        if self.connection.names_leaders:
+            leader = leader_hints.hint(self._state, name, part.partition, code)
         result = ProducePartitionResult(
             part.partition,
             code,
@@ -189,7 +192,7 @@ class ProduceJob:
             -1 if found is None else found.log.start_address,
             message,
             record_errors,
-            current_leader=leader_hints.hint(self._state, name, part.partition, code),
+            current_leader=leader,
         )
         self.complete_with(place, result)
 

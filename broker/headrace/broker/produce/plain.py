@@ -53,6 +53,7 @@ class Template:
     """What a request's head means, and how to respond to it."""
 
     __slots__ = (
+        "_names_leader",
         "_state",
         "body",
         "durable",
@@ -64,9 +65,12 @@ class Template:
         "version",
     )
 
-    def __init__(self, state: BrokerState, partition: Partition, request: Request) -> None:
+    def __init__(
+        self, state: BrokerState, partition: Partition, request: Request, *, names_leader: bool
+    ) -> None:
         body: ProduceRequest = request.body
         self._state = state
+        self._names_leader = names_leader
         self.partition = partition
         self.version = request.version
         self.flexible = request.version >= FLEXIBLE_FROM
@@ -87,7 +91,7 @@ class Template:
         """Encodes the response field by field."""
         version, name, topic_id, index = self.request
         partition, state = self.partition, self._state
-        leader = leader_hints.hint(state, partition.topic, index, code)
+        leader = leader_hints.hint(state, partition.topic, index, code) if self._names_leader else None
         result = ProducePartitionResult(
             index,
             code,
@@ -179,7 +183,8 @@ def learn(state: BrokerState, connection: ClientConnection, frame: memoryview, r
             return
         templates.head_ends = (head_end, *templates.head_ends)
     # It replaces the template of the time before the partition was led elsewhere.
-    templates.by_head[head] = Template(state, partition, request)
+    names_leader = connection.names_leaders
+    templates.by_head[head] = Template(state, partition, request, names_leader=names_leader)
 
 
 def serve(
