@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 from fix_difference_cases import CASES, case, fresh
@@ -120,3 +121,65 @@ def _(asker: Asker) -> Any:
             {"key_type": 9, "coordinator_keys": ["g"]},
         )
     ]
+
+
+def delete_offsets(asker: Asker, group: str, **topics: list[int]) -> Any:
+    """Returns the code of an OffsetDelete, and those of its partitions, whose order clients leave open."""
+    named = [
+        {"name": name, "partitions": [{"partition_index": index} for index in indexes]}
+        for name, indexes in topics.items()
+    ]
+    response = asker.ask(ApiKey.OFFSET_DELETE, 0, group_id=group, topics=named)
+    codes = [
+        sorted((p.partition_index, name_of(p.error_code)) for p in each.partitions)
+        for each in response.topics
+    ]
+    return name_of(response.error_code), codes
+
+
+def member_of(asker: Asker, group: str, metadata: bytes, kind: str = "consumer") -> str:
+    """Joins a group, and gives itself its part; returns the member's id."""
+    first = join(asker, group, metadata=metadata, kind=kind)
+    joined = join(asker, group, first.member_id, metadata=metadata, kind=kind)
+    asker.ask(
+        ApiKey.SYNC_GROUP,
+        3,
+        group_id=group,
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+        group_instance_id=None,
+        assignments=[{"member_id": joined.member_id, "assignment": b""}],
+    )
+    return str(joined.member_id)
+
+
+@case("OffsetDelete: an unknown group, an empty id")
+def _(asker: Asker) -> Any:
+    name = asker.topic()
+    return [delete_offsets(asker, group, **{name: [0]}) for group in (asker.group(), "")]
+
+
+@case("OffsetDelete: offsets, none, unknown topics and partitions, one twice")
+def _(asker: Asker) -> Any:
+    group, name, other = asker.group(), asker.topic(), asker.topic()
+    asker.commit(group, name)
+    asker.commit(group, other)
+    return [
+        delete_offsets(asker, group, **{name: [0, 7, -1], fresh("x"): [0]}),
+        delete_offsets(asker, group, **{name: [0]}),
+        delete_offsets(asker, group, **{other: [0, 0]}),
+    ]
+
+
+@case("OffsetDelete: beside members that read a topic, or say nothing of topics")
+def _(asker: Asker) -> Any:
+    name, other = asker.topic(), asker.topic()
+    reads = struct.pack(">hih", 1, 1, len(name)) + name.encode() + struct.pack(">ii", -1, 0)
+    found = []
+    for metadata, kind in ((reads, "consumer"), (b"", "consumer"), (b"", "connect")):
+        group = asker.group()
+        asker.commit(group, name)
+        asker.commit(group, other)
+        member_of(asker, group, metadata, kind)
+        found.append(delete_offsets(asker, group, **{name: [0], other: [0]}))
+    return found

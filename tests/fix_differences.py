@@ -207,7 +207,14 @@ def heartbeat(asker: Asker, group: str, member: str, generation: int) -> str:
     return name_of(response.error_code)
 
 
-def join(asker: Asker, group: str, member: str = "", session_ms: int = 10_000, kind: str = "consumer") -> Any:
+def join(
+    asker: Asker,
+    group: str,
+    member: str = "",
+    session_ms: int = 10_000,
+    kind: str = "consumer",
+    metadata: bytes = b"",
+) -> Any:
     return asker.ask(
         ApiKey.JOIN_GROUP,
         5,
@@ -217,5 +224,5 @@ def join(asker: Asker, group: str, member: str = "", session_ms: int = 10_000, k
         member_id=member,
         group_instance_id=None,
         protocol_type=kind,
-        protocols=[{"name": "range", "metadata": b""}],
+        protocols=[{"name": "range", "metadata": metadata}],
     )

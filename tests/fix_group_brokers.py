@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any, cast
 
 from headrace.broker.groups.coordinator import coordinator_for
@@ -70,6 +70,11 @@ class GroupBroker:
     def delete(self) -> list[bool | Exception]:
         outcomes: list[bool | Exception] = []
         self.store.delete(GROUP).then(outcomes.append)
+        return outcomes
+
+    def delete_offsets(self, keys: Set[tuple[str, int]]) -> list[Set[str] | Exception]:
+        outcomes: list[Set[str] | Exception] = []
+        self.store.delete_offsets(GROUP, sorted(keys)).then(outcomes.append)
         return outcomes
 
     def stored(self) -> int:

@@ -13,11 +13,14 @@ from typing import Any, cast
 import pytest
 
 from fix_group_brokers import FIRST, GROUP, KEY, SECOND, GroupBroker, joining
+from fix_group_offsets import store_offsets
 from fix_zookeeper import ZooKeeperRoom
 from headrace.broker.cluster import ClusterView
-from headrace.broker.groups import fencing
+from headrace.broker.groups import fencing, offset_nodes
 from headrace.broker.groups.coordinator import coordinator_for
+from headrace.broker.groups.deletion import NoGroupError
 from headrace.broker.groups.fencing import NotCoordinatorError
+from headrace.broker.groups.offset_nodes import Committed
 from headrace.broker.groups.types import JoinReply, Sync
 from headrace.broker.handlers.groups import GroupService
 from headrace.broker.settings.config import BrokerConfig
@@ -217,3 +220,81 @@ def test_a_group_of_the_papers_consumers_is_deleted_only_without_members(session
     deleted = broker.delete()
     broker.jobs.run()
     assert deleted == [True] and session.exists(znodes.group(GROUP)) is None
+
+
+# --- some offsets ---
+
+
+def test_a_stopped_coordinator_deletes_no_offset_once_it_was_replaced(session: ZooKeeperSession) -> None:
+    first, second = GroupBroker(session, FIRST), GroupBroker(session, SECOND)
+    late = first.delete_offsets({KEY})
+    first.held.release()
+    second.commit(200)
+    second.jobs.run()
+    first.jobs.run()
+    assert isinstance(late[0], NotCoordinatorError) and second.stored() == 200
+
+
+def test_offsets_are_deleted_between_the_commits_before_and_after(session: ZooKeeperSession) -> None:
+    broker = GroupBroker(session, FIRST)
+    confirmed, deleted = broker.commit(100), broker.delete_offsets({KEY})
+    after = broker.commit(50)
+    while not after:
+        broker.jobs.run_last()
+    assert (confirmed, deleted, after) == ([None], [frozenset()], [None])
+    assert broker.stored() == 50
+
+
+def test_an_offset_is_deleted_with_its_metadata_and_others_stay(session: ZooKeeperSession) -> None:
+    broker = GroupBroker(session, FIRST)
+    store_offsets(session, GROUP, {KEY: Committed(5, "words"), ("t", 1): Committed(6, "more")})
+    deleted = broker.delete_offsets({KEY, ("t", 7), ("u", 0)})
+    broker.jobs.run()
+    assert deleted == [frozenset()]
+    assert offset_nodes.read(session, GROUP, None) == {("t", 1): Committed(6, "more")}
+    assert session.exists(znodes.offset(GROUP, *KEY)) is None
+    broker.delete_offsets({("t", 1)})
+    broker.jobs.run()
+    assert session.exists(znodes.offsets(GROUP, "t")) is None
+
+
+def test_a_broker_that_registers_meanwhile_does_not_keep_an_offset_from_being_deleted(
+    session: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = GroupBroker(session, FIRST)
+    first.commit(100)
+    first.jobs.run()
+    others: list[GroupBroker] = []
+    look = fencing.guard
+
+    def hangs(*arguments: Any) -> Mapping[str, int]:
+        found = look(*arguments)
+        if not others:
+            others.append(GroupBroker(session, SECOND))
+        return found
+
+    monkeypatch.setattr("headrace.broker.groups.deletion.guard", hangs)
+    deleted = first.delete_offsets({KEY})
+    first.jobs.run()
+    assert deleted == [frozenset()] and session.exists(znodes.offset(GROUP, *KEY)) is None
+
+
+def test_offsets_that_the_papers_consumers_read_stay(session: ZooKeeperSession) -> None:
+    broker, registry = GroupBroker(session, FIRST), ConsumerRegistry(session, GROUP)
+    registry.commit("t", 0, 5)
+    registry.commit("u", 0, 7)
+    member = registry.join("m", {"t": 1})
+    deleted = broker.delete_offsets({KEY, ("u", 0)})
+    broker.jobs.run()
+    assert deleted == [{"t"}] and registry.all_offsets() == {KEY: 5}
+    member.release()
+    deleted = broker.delete_offsets({KEY})
+    broker.jobs.run()
+    assert deleted == [frozenset()] and registry.all_offsets() == {}
+
+
+def test_of_a_group_that_has_stored_nothing_no_offset_is_deleted(session: ZooKeeperSession) -> None:
+    broker = GroupBroker(session, FIRST)
+    deleted = broker.delete_offsets({KEY})
+    broker.jobs.run()
+    assert isinstance(deleted[0], NoGroupError)

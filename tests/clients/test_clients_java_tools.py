@@ -124,3 +124,19 @@ def test_all_groups_are_described_after_a_topic_was_deleted(
     rows = {tuple(line.split()[:2]) for line in lines}
     assert {("keeps", "kept"), ("a/b", "kept"), ("loses", "kept")} <= rows
     assert ("loses", "deleted") not in rows
+
+
+def test_offsets_of_a_topic_are_deleted(datacenter: Datacenter, kafka_tool: KafkaTool) -> None:
+    server = ("--bootstrap-server", datacenter.bootstrap)
+    for topic in ("left", "read"):
+        datacenter.create_topic(topic, 1)
+        kafka_tool("org.apache.kafka.tools.ConsoleProducer", *server, "--topic", topic, stdin=b"one\n")
+        kafka_tool(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            *(*server, "--topic", topic, "--group", "reader", "--from-beginning", "--max-messages", "1"),
+        )
+    groups = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+    said = kafka_tool(groups, *server, "--delete-offsets", "--group", "reader", "--topic", "left").decode()
+    assert "Successful" in said
+    lines = kafka_tool(groups, *server, "--describe", "--group", "reader").decode().splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("reader")] == ["read"]

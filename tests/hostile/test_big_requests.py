@@ -132,6 +132,11 @@ def delete_groups(count: int) -> bytes:
     return head(42, 0) + array(names(count))
 
 
+def offset_delete(count: int) -> bytes:
+    parts = array([struct.pack(">i", number) for number in range(count)])
+    return head(47, 0) + text(b"g") + array([text(TOPIC) + parts])
+
+
 def create_topics(count: int, *, validate_only: bool = True) -> bytes:
     topics = [name + struct.pack(">ihii", 1, 1, 0, 0) for name in names(count)]
     return head(19, 2) + array(topics) + struct.pack(">ib", TIMEOUT_MS, validate_only)
@@ -215,6 +220,7 @@ CONTROL: Final[tuple[Frame, ...]] = (
     sync_group,
     describe_groups,
     delete_groups,
+    offset_delete,
     create_topics,
     delete_topics,
     create_partitions,

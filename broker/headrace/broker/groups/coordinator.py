@@ -10,12 +10,13 @@ at their stored offsets.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Set
 from typing import Final
 
 from headrace.broker.groups.deadlines import Deadlines
 from headrace.broker.groups.group import Group
 from headrace.broker.groups.member import ReplyToJoin, ReplyToSync
+from headrace.broker.groups.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from headrace.broker.groups.types import (
     ALL_METADATA_MAX_BYTES,
     GROUPS_MAX,
@@ -140,6 +141,18 @@ class GroupCoordinator:
         if error is ErrorCode.NONE and group_id in self._groups:
             return ErrorCode.NON_EMPTY_GROUP
         return error
+
+    def refuse_offset_deletion(self, group_id: str, topics: Collection[str]) -> tuple[ErrorCode, Set[str]]:
+        """Returns NONE if offsets of the group may be deleted, and those of `topics` whose may not, because
+        members read them: all of them, while the members rebalance, or if it is not known what they read.
+        """
+        error, found = self.describe(group_id)
+        if error is not ErrorCode.NONE or found is None:
+            return error, frozenset()
+        if found.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return ErrorCode.NON_EMPTY_GROUP, frozenset()
+        read = subscribed_topics(member.metadata for member in found.members)
+        return ErrorCode.NONE, frozenset(topics) if read is None else read
 
     def describe(self, group_id: str) -> tuple[ErrorCode, GroupDescription | None]:
         """Returns the group's state; (NONE, None) if it has no members; it may still have offsets."""

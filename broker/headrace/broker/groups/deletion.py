@@ -1,13 +1,14 @@
-"""Deletes a group with its offsets, as long as this broker coordinates it (`fencing`).
+"""Deletes a group with its offsets, or some of them, as long as this broker coordinates it (`fencing`).
 
-Each offset is deleted only as it was read: a coordinator that hangs, and was replaced, deletes nothing that
-was stored since. Nodes are deleted one by one, and only empty ones: what comes meanwhile stays. Calls block.
+Each offset of a group that goes is deleted only as it was read: a coordinator that hangs, and was replaced,
+deletes nothing that was stored since. Nodes are deleted one by one, and only empty ones: what comes meanwhile
+stays. Calls block.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Final
 
 from headrace.broker.groups.fencing import Coordinator, guard
@@ -20,6 +21,10 @@ from headrace.coordination.session import ZooKeeperSession
 ATTEMPTS_MAX: Final = 5  # of a deletion that others' writes interrupt
 OFFSETS_PER_TRANSACTION_MAX: Final = 100
 """Of the longest group's and topic's name these are 0.7 MB; ZooKeeper takes 1 MB at once."""
+
+
+class NoGroupError(CoordinationError):
+    """Nothing is stored of this group."""
 
 
 def delete(session: ZooKeeperSession, group: str, coordinator: Coordinator) -> bool:
@@ -35,6 +40,55 @@ def delete(session: ZooKeeperSession, group: str, coordinator: Coordinator) -> b
         if delete_unchanged(session, group, coordinator, stored(session, group)):
             return True
     raise BadVersionError(f"group {group} changed concurrently in {ATTEMPTS_MAX} attempts; retry")
+
+
+def delete_offsets(
+    session: ZooKeeperSession, group: str, keys: Iterable[tuple[str, int]], coordinator: Coordinator
+) -> Set[str]:
+    """Deletes the offsets of these partitions; returns the topics whose offsets stay, because members that
+    are registered in ZooKeeper read them. An offset that is not there counts as deleted.
+
+    Raises `NoGroupError`, `NotCoordinatorError`, `CoordinationError`.
+    """
+    if session.exists(znodes.group(group)) is None:
+        raise NoGroupError(f"there is no group {group!r}")
+    members = ConsumerRegistry(session, group).members()
+    read = {topic for subscription in members.values() for topic in subscription}
+    guarded = guard(session, group, coordinator)
+    topics = set()
+    for topic, partition in keys:
+        if topic not in read:
+            path = znodes.offset(group, topic, partition)
+            guarded = _delete_offset(session, group, path, coordinator, guarded)
+            topics.add(topic)
+    for topic in topics:
+        _delete_empty(session, znodes.offsets(group, topic))
+    return read
+
+
+def _delete_offset(
+    session: ZooKeeperSession,
+    group: str,
+    path: str,
+    coordinator: Coordinator,
+    guarded: Mapping[str, int],
+) -> Mapping[str, int]:
+    """Deletes one offset; returns the guard that held, for the next one."""
+    for _ in range(ATTEMPTS_MAX):
+        if session.exists(path) is None:
+            return guarded
+        transaction = session.transaction()
+        for guarding, version in guarded.items():
+            transaction.check(guarding, version=version)
+        for child in _children(session, path):
+            transaction.delete(child)
+        transaction.delete(path)
+        try:
+            transaction.commit()
+            return guarded
+        except (BadVersionError, NoNodeError, NotEmptyError):  # of the guard's nodes, or of the offset's
+            guarded = guard(session, group, coordinator)
+    raise BadVersionError(f"{path} changed concurrently in {ATTEMPTS_MAX} attempts; retry")
 
 
 def stored(session: ZooKeeperSession, group: str) -> dict[str, NodeStat]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headrace.broker.groups import deletion, offset_nodes
 from headrace.broker.groups.fencing import Coordinator
@@ -60,10 +60,28 @@ class _Deletion:
 
 
 @dataclass(slots=True)
+class _OffsetDeletion:
+    """The deletion of some of its offsets, accepted while no member read their topics."""
+
+    coordinator: Coordinator
+    keys: Collection[TopicPartition]
+    promise: Promise[Set[str] | Exception]
+
+    def work(self, session: ZooKeeperSession, group: str) -> Set[str]:
+        return deletion.delete_offsets(session, group, self.keys, self.coordinator)
+
+    def resolve(self, read: Set[str] | None, error: Exception | None) -> None:
+        self.promise.resolve((read or frozenset()) if error is None else error)
+
+
+_Step = _Commits | _Deletion | _OffsetDeletion
+
+
+@dataclass(slots=True)
 class _Queue:
     """What is to be written of a group, in order."""
 
-    waiting: deque[_Commits | _Deletion] = field(default_factory=deque)
+    waiting: deque[_Step] = field(default_factory=deque)
     is_writing: bool = False
     is_going_on: bool = False
 
@@ -111,10 +129,10 @@ class OffsetStore:
         if not queue.waiting and not queue.is_writing and self._queues.get(group) is queue:
             del self._queues[group]
 
-    def _write(self, group: str, queue: _Queue, step: _Commits | _Deletion) -> None:
+    def _write(self, group: str, queue: _Queue, step: _Step) -> None:
         queue.is_writing = True
 
-        def written(result: bool | None, error: Exception | None) -> None:
+        def written(result: Any, error: Exception | None) -> None:
             queue.is_writing = False
             step.resolve(result, error)
             self._go_on(group, queue)
@@ -136,6 +154,16 @@ class OffsetStore:
         promise: Promise[bool | Exception] = Promise()
         queue = self._queues.setdefault(group, _Queue())
         queue.waiting.append(_Deletion(self._coordinator(), promise))
+        self._go_on(group, queue)
+        return promise
+
+    def delete_offsets(self, group: str, keys: Collection[TopicPartition]) -> Promise[Set[str] | Exception]:
+        """Deletes some offsets of a group, in order as `delete` does. Resolves with the topics whose offsets
+        stay, because paper-style members read them.
+        """
+        promise: Promise[Set[str] | Exception] = Promise()
+        queue = self._queues.setdefault(group, _Queue())
+        queue.waiting.append(_OffsetDeletion(self._coordinator(), keys, promise))
         self._go_on(group, queue)
         return promise
 

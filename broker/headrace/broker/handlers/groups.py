@@ -75,6 +75,7 @@ class GroupService:
         service.add(ApiKey.DELETE_GROUPS, Api(0, 2, self.delete))
         service.add(ApiKey.OFFSET_COMMIT, Api(2, 9, offsets.commit))
         service.add(ApiKey.OFFSET_FETCH, Api(1, 9, offsets.fetch))
+        service.add(ApiKey.OFFSET_DELETE, Api(0, 0, offsets.delete))
 
     def brokers_changed(self) -> None:
         """Disbands the groups that other brokers coordinate now, or did since this one registered before."""

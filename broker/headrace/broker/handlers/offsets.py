@@ -1,16 +1,19 @@
-"""OffsetCommit and OffsetFetch: a group's offsets, checked against its members, stored in ZooKeeper."""
+"""OffsetCommit, OffsetFetch, OffsetDelete: a group's offsets, checked against its members, stored in
+ZooKeeper.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
 from typing import Any, Final
 
 from headrace.broker.bodies import Tree
 from headrace.broker.errors import Refused
 from headrace.broker.groups.coordinator import GroupCoordinator
+from headrace.broker.groups.deletion import NoGroupError
 from headrace.broker.groups.fencing import NotCoordinatorError
 from headrace.broker.groups.offset_nodes import Committed, Offsets, TopicPartition
 from headrace.broker.groups.offset_queue import OffsetStore
@@ -28,7 +31,7 @@ REPORT_EVERY_S: Final = 10.0
 
 
 class OffsetService:
-    """The handlers of both APIs, around the store."""
+    """The handlers of these APIs, around the store."""
 
     def __init__(self, coordinator: GroupCoordinator, store: OffsetStore) -> None:
         self._coordinator = coordinator
@@ -94,10 +97,50 @@ class OffsetService:
             self._store.commit(body.group_id, known).then(stored)
         return promise
 
+    def delete(self, state: BrokerState, request: Request) -> Promise[Tree]:
+        """Deletes offsets (KIP-496), but not those of topics that members read."""
+        body = request.body
+        promise: Promise[Tree] = Promise()
+        group, named = body.group_id, {topic.name for topic in body.topics}
+        code, read = self._coordinator.refuse_offset_deletion(group, named)
+        if code is ErrorCode.NONE and not is_group_name(group):
+            code = ErrorCode.INVALID_GROUP_ID
+
+        def code_of(key: TopicPartition, read: Set[str]) -> ErrorCode:
+            if state.view.partition(*key) is None:
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if key[0] in read else ErrorCode.NONE
+
+        def topic_results(topic: Any, read: Set[str]) -> Tree:
+            numbers = [part.partition_index for part in topic.partitions]
+            results = [
+                {"partition_index": each, "error_code": code_of((topic.name, each), read)} for each in numbers
+            ]
+            return {"name": topic.name, "partitions": results}
+
+        def respond(outcome: Set[str] | Exception) -> None:
+            if isinstance(outcome, NoGroupError) and self._coordinator.describe(group)[1] is not None:
+                outcome = frozenset()  # its members have stored nothing yet
+            if isinstance(outcome, Exception):
+                self._report(group, "deleted", outcome)
+                promise.resolve({"error_code": _code_of(outcome), "topics": []})
+            else:
+                kept = read | outcome
+                results = [topic_results(topic, kept) for topic in body.topics]
+                promise.resolve({"error_code": ErrorCode.NONE, "topics": results})
+
+        keys = {(topic.name, part.partition_index) for topic in body.topics for part in topic.partitions}
+        to_delete = sorted(key for key in keys if code_of(key, read) is ErrorCode.NONE)
+        if code is not ErrorCode.NONE:
+            promise.resolve({"error_code": code, "topics": []})
+        else:
+            self._store.delete_offsets(group, to_delete).then(respond)
+        return promise
+
     def _report(self, group_id: str, what: str, error: Exception) -> None:
         """Says why offsets are not stored or read, now and then: clients only ask again and again."""
         now_s = time.monotonic()
-        is_expected = isinstance(error, (NotCoordinatorError, Refused))
+        is_expected = isinstance(error, (NotCoordinatorError, NoGroupError, Refused))
         if not is_expected and now_s - self._reported_s >= REPORT_EVERY_S:
             self._reported_s = now_s
             logger.warning("group %r: its offsets are not %s: %s", group_id, what, error)
@@ -158,6 +201,8 @@ _UNREADABLE: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 def _code_of(error: Exception | None) -> ErrorCode:
     if error is None:
         return ErrorCode.NONE
+    if isinstance(error, NoGroupError):
+        return ErrorCode.GROUP_ID_NOT_FOUND
     return ErrorCode.NOT_COORDINATOR if isinstance(error, NotCoordinatorError) else _UNAVAILABLE
 
 
