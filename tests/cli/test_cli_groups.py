@@ -163,12 +163,35 @@ def test_a_running_group_is_shown_and_neither_reset_nor_deleted(
             refused = headrace("groups", *words)
             assert refused.exit_code == ExitCode.NEGATIVE
             assert f"group {group} has 1 live member (" in refused.err and "stop them first" in refused.err
+        refused = headrace("groups", "delete", group, "--topic", topic, "--yes")
+        assert refused.exit_code == ExitCode.NEGATIVE
+        assert f"group {group}: members read {topic}; stop them, and try again" in refused.err
         dry = headrace("groups", "reset", group, "--to", "earliest", "--dry-run")
         assert dry.exit_code == ExitCode.NEGATIVE and "→" in dry.out and "live member" in dry.err
         described = headrace("groups", "describe", group, "--json").json
         assert {each["partition"]: each["offset"] for each in described["partitions"]} == before
     row = row_of(headrace, group)
     assert (row["kind"], row["state"], row["members"]) == (kind, "Empty", 0)
+
+
+def test_a_stopped_group_loses_the_offsets_of_one_topic(
+    headrace: Headrace, brokers: BrokerCluster, topic: str, kind: str
+) -> None:
+    group, other = f"g-{uuid.uuid4().hex[:8]}", f"other-{uuid.uuid4().hex[:8]}"
+    with member_of(kind)(brokers, topic, group):
+        pass
+    with GroupAdmin(brokers.bootstrap) as admin:
+        admin.create_topic(other, 1)
+        admin.commit_offsets(group, {(other, 0): 0})
+    refused = headrace("groups", "delete", group, "--topic", topic, "--topic", "nowhere", "--yes")
+    assert refused.exit_code == ExitCode.NEGATIVE
+    assert f"group {group} has stored no offsets of nowhere; nothing was deleted" in refused.err
+    assert row_of(headrace, group)["topics"] == sorted([other, topic])
+    done = headrace("groups", "delete", group, "-t", topic, "--yes")
+    assert done.exit_code == 0, done.err
+    assert done.out.strip() == f"deleted the offsets of group {group} of {topic}"
+    assert row_of(headrace, group)["topics"] == [other]
+    assert headrace("groups", "delete", group, "-t", other, "--yes", "--json").json["topics"] == [other]
 
 
 def test_a_stopped_group_is_reset_by_every_target_and_deleted(

@@ -83,6 +83,7 @@ def test_topics_and_groups(headrace: Run, one_broker: BrokerCluster) -> None:
     words = (group, "--topic", topic, "--to", "earliest", "--yes", *here)
     assert headrace("groups reset", *words, "--dry-run")["changed"] is False
     assert headrace("groups reset", *words)["changed"] is True
+    assert headrace("groups delete", group, "--topic", topic, "--yes", *here)["topics"] == [topic]
     assert headrace("groups delete", group, "--yes", *here)["deleted"] is True
     assert headrace("topics delete", topic, "--yes", *here)["deleted"] is True
     headrace("topics delete", topic, "--yes", *here, code=ExitCode.NEGATIVE)

@@ -197,23 +197,40 @@ def reset(
 @app.command()
 def delete(
     group: GroupArgument,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            "-t",
+            help="Only its offsets of this topic; may be repeated.",
+            autocompletion=names.topics,
+        ),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     where: DatacenterOption = None,
     brokers: BootstrapOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Delete a group and its offsets. Refused while it has members: stop them first."""
+    """Delete a group and its offsets. Refused while it has members: stop them first.
+
+    With --topic, only offsets of that topic; refused while members read it.
+    """
     with _session(where, brokers) as session, group_admin(where, brokers, changes=True) as (admin, known):
         survey = admin.survey([], known=known.known)
         here = None if session is None else group_in_zookeeper(session, group)
         found = one_group(here, admin, group, survey.silent)
-        # The broker refuses while members of either kind live.
-        found.refuse_if_live("delete", is_sure=True)
-        if not yes:
-            confirm(f"delete group {group} and its offsets of {', '.join(found.topics) or 'no topic'}?")
-        _delete(admin, group)
+        if topic:
+            _delete_offsets(admin, group, topic, is_sure=yes)
+        else:
+            # The broker refuses while members of either kind live.
+            found.refuse_if_live("delete", is_sure=True)
+            if not yes:
+                confirm(f"delete group {group} and its offsets of {', '.join(found.topics) or 'no topic'}?")
+            _delete(admin, group)
     if json:
-        print_json({"group": group, "deleted": True})
+        print_json({"group": group, "deleted": True, "topics": topic or []})
+    elif topic:
+        out.print(f"deleted the offsets of group {plain(group)} of {', '.join(map(plain, topic))}")
     else:
         out.print(f"deleted group {plain(group)}")
 
@@ -305,3 +322,24 @@ def _delete(admin: GroupAdmin, group: str) -> None:
                 f"group {group}: a member joined meanwhile, so the broker refused; stop it, and try again"
             ) from error
         raise
+
+
+def _delete_offsets(admin: GroupAdmin, group: str, topics: list[str], *, is_sure: bool) -> None:
+    from headrace.client.errors import BrokerError
+    from headrace.wire.errors import ErrorCode
+
+    stored = sorted(key for key in admin.group_offsets(group) if key[0] in topics)
+    if unread := sorted(set(topics) - {topic for topic, _ in stored}):
+        raise CommandError(f"group {group} has stored no offsets of {', '.join(unread)}; nothing was deleted")
+    if not is_sure:
+        confirm(f"delete the offsets of group {group} of {', '.join(topics)}?")
+    for at, topic in enumerate(topics):
+        try:
+            admin.delete_offsets(group, [key for key in stored if key[0] == topic])
+        except BrokerError as error:
+            if error.code in (ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.NON_EMPTY_GROUP):
+                before = f"; its offsets of {', '.join(topics[:at])} are deleted" if at else ""
+                raise CommandError(
+                    f"group {group}: members read {topic}; stop them, and try again{before}"
+                ) from error
+            raise

@@ -194,6 +194,32 @@ class GroupAdmin(Admin):
         # Not sent twice: the second answer would be "not found".
         self._at_coordinator(group, call, results_of, repeatable=False)
 
+    def delete_offsets(self, group: str, partitions: Collection[TopicPartition]) -> None:
+        """Deletes a group's offsets of these partitions (KIP-496); what is not stored counts as deleted.
+
+        Raises `BrokerError`: GROUP_SUBSCRIBED_TO_TOPIC while members read one of the topics, whose offsets
+        then stay; NON_EMPTY_GROUP while it has members that are no consumers; GROUP_ID_NOT_FOUND.
+        """
+
+        def build(schema: Schema) -> Any:
+            topics = tuple(
+                schema.make(
+                    "OffsetDeleteRequestTopic",
+                    name=name,
+                    partitions=tuple(
+                        schema.make("OffsetDeleteRequestPartition", partition_index=number)
+                        for number, _ in parts
+                    ),
+                )
+                for name, parts in _by_topic(dict.fromkeys(partitions, 0)).items()
+            )
+            return schema.make("OffsetDeleteRequest", group_id=group, topics=topics)
+
+        def results_of(body: Any) -> list[ResultCode]:
+            return [ResultCode(body.error_code, f"group {group!r}", None), *_partition_results(group, body)]
+
+        self._at_coordinator(group, control_call(ApiKey.OFFSET_DELETE, build), results_of)
+
     # --- coordinators ---
 
     def _at_coordinator(
