@@ -40,6 +40,20 @@ def session(zookeeper: ZooKeeperRoom) -> Iterator[ZooKeeperSession]:
         yield made
 
 
+def another_registers_after_the_guard(session: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes a second broker register between the first look at the guard's nodes and the deletion."""
+    others: list[GroupBroker] = []
+    look = fencing.guard
+
+    def hangs(*arguments: Any) -> Mapping[str, int]:
+        found = look(*arguments)
+        if not others:
+            others.append(GroupBroker(session, SECOND))
+        return found
+
+    monkeypatch.setattr("headrace.broker.groups.deletion.guard", hangs)
+
+
 def test_a_stopped_coordinator_stores_nothing_once_it_was_replaced(session: ZooKeeperSession) -> None:
     first, second = GroupBroker(session, FIRST), GroupBroker(session, SECOND)
     late = first.commit(100)
@@ -194,16 +208,7 @@ def test_a_broker_that_registers_meanwhile_does_not_keep_a_group_from_being_dele
     first = GroupBroker(session, FIRST)
     first.commit(100)
     first.jobs.run()
-    others: list[GroupBroker] = []
-    look = fencing.guard
-
-    def hangs(*arguments: Any) -> Mapping[str, int]:
-        found = look(*arguments)
-        if not others:
-            others.append(GroupBroker(session, SECOND))
-        return found
-
-    monkeypatch.setattr("headrace.broker.groups.deletion.guard", hangs)
+    another_registers_after_the_guard(session, monkeypatch)
     deleted = first.delete()
     first.jobs.run()
     assert deleted == [True] and session.exists(znodes.group(GROUP)) is None
@@ -264,16 +269,7 @@ def test_a_broker_that_registers_meanwhile_does_not_keep_an_offset_from_being_de
     first = GroupBroker(session, FIRST)
     first.commit(100)
     first.jobs.run()
-    others: list[GroupBroker] = []
-    look = fencing.guard
-
-    def hangs(*arguments: Any) -> Mapping[str, int]:
-        found = look(*arguments)
-        if not others:
-            others.append(GroupBroker(session, SECOND))
-        return found
-
-    monkeypatch.setattr("headrace.broker.groups.deletion.guard", hangs)
+    another_registers_after_the_guard(session, monkeypatch)
     deleted = first.delete_offsets({KEY})
     first.jobs.run()
     assert deleted == [frozenset()] and session.exists(znodes.offset(GROUP, *KEY)) is None

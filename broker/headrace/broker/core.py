@@ -120,7 +120,6 @@ class ClientConnection:
         "frame_limit_bytes",
         "is_held",
         "links",
-        "names_leaders",
         "nothing_follows",
         "on_output",
         "outgoing",
@@ -158,7 +157,6 @@ class ClientConnection:
         self.fetch_template: tuple[int, Any] | None = None  # the version and Fetch's template of the last one
         self.waiting: Waiting | None = None  # the request that waits, until it responds
         self.links: Closable | None = None  # its links to other brokers
-        self.names_leaders = True  # in responses: whether the client reaches other brokers
         self.nothing_follows = False  # the client sends no more requests than it has sent: none waits
         self.turn_left = SLOW_REQUESTS_PER_TURN_MAX
         self.queued_bytes = 0  # of requests that wait for their turn

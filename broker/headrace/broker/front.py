@@ -53,10 +53,6 @@ class FrontService(BrokerService):
             ApiKey.DESCRIBE_CLUSTER: Api(0, 2, self._describe_cluster),
         }
 
-    def handle(self, connection: ClientConnection, frame: memoryview, *, may_keep: bool) -> None:
-        connection.names_leaders = False
-        super().handle(connection, frame, may_keep=may_keep)
-
     def _fetch(
         self, connection: ClientConnection, frame: memoryview, version: int, correlation_id: int
     ) -> None:

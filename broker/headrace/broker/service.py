@@ -128,7 +128,8 @@ class BrokerService:
                 connection.turn_left -= 1
                 request = decode_request(frame)
                 job.handle(state, connection, request, may_keep=may_keep, pass_on=self._pass_on)
-                plain.learn(state, connection, frame, request)
+                # The clients of a front may have no way to other brokers.
+                plain.learn(state, connection, frame, request, names_leader=self._pass_on is None)
         elif api_key == ApiKey.FETCH:
             self._fetch(connection, frame, version, correlation_id)
         else:

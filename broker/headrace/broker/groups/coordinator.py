@@ -143,8 +143,8 @@ class GroupCoordinator:
         return error
 
     def refuse_offset_deletion(self, group_id: str, topics: Collection[str]) -> tuple[ErrorCode, Set[str]]:
-        """Returns NONE if offsets of the group may be deleted, and those of `topics` whose may not, because
-        members read them: all of them, while the members rebalance, or if it is not known what they read.
+        """Returns NONE if the group may lose offsets, and of which topics it may not: members read those. All
+        of `topics`, while the members rebalance, or if it is not known what they read.
         """
         error, found = self.describe(group_id)
         if error is not ErrorCode.NONE or found is None:

@@ -1,8 +1,8 @@
 """Deletes a group with its offsets, or some of them, as long as this broker coordinates it (`fencing`).
 
-Each offset of a group that goes is deleted only as it was read: a coordinator that hangs, and was replaced,
-deletes nothing that was stored since. Nodes are deleted one by one, and only empty ones: what comes meanwhile
-stays. Calls block.
+Each offset is deleted only as it was read: a coordinator that hangs, and was replaced, deletes nothing that
+was stored since. All other nodes are deleted one by one, and only empty ones: what comes meanwhile stays.
+Calls block.
 """
 
 from __future__ import annotations
@@ -54,41 +54,18 @@ def delete_offsets(
         raise NoGroupError(f"there is no group {group!r}")
     members = ConsumerRegistry(session, group).members()
     read = {topic for subscription in members.values() for topic in subscription}
-    guarded = guard(session, group, coordinator)
-    topics = set()
-    for topic, partition in keys:
-        if topic not in read:
-            path = znodes.offset(group, topic, partition)
-            guarded = _delete_offset(session, group, path, coordinator, guarded)
-            topics.add(topic)
-    for topic in topics:
+    unread = [key for key in keys if key[0] not in read]
+    for _ in range(ATTEMPTS_MAX):
+        found = _present(session, [znodes.offset(group, *key) for key in unread])
+        if _delete_offsets(session, group, coordinator, found):
+            break
+    else:
+        raise BadVersionError(
+            f"offsets of group {group} changed concurrently in {ATTEMPTS_MAX} attempts; retry"
+        )
+    for topic in {topic for topic, _ in unread}:
         _delete_empty(session, znodes.offsets(group, topic))
     return read
-
-
-def _delete_offset(
-    session: ZooKeeperSession,
-    group: str,
-    path: str,
-    coordinator: Coordinator,
-    guarded: Mapping[str, int],
-) -> Mapping[str, int]:
-    """Deletes one offset; returns the guard that held, for the next one."""
-    for _ in range(ATTEMPTS_MAX):
-        if session.exists(path) is None:
-            return guarded
-        transaction = session.transaction()
-        for guarding, version in guarded.items():
-            transaction.check(guarding, version=version)
-        for child in _children(session, path):
-            transaction.delete(child)
-        transaction.delete(path)
-        try:
-            transaction.commit()
-            return guarded
-        except (BadVersionError, NoNodeError, NotEmptyError):  # of the guard's nodes, or of the offset's
-            guarded = guard(session, group, coordinator)
-    raise BadVersionError(f"{path} changed concurrently in {ATTEMPTS_MAX} attempts; retry")
 
 
 def stored(session: ZooKeeperSession, group: str) -> dict[str, NodeStat]:
@@ -96,6 +73,11 @@ def stored(session: ZooKeeperSession, group: str) -> dict[str, NodeStat]:
     topics = _children(session, znodes.group_offsets(group))
     found = zip(topics, session.children_many(topics), strict=True)
     paths = [f"{topic}/{element}" for topic, elements in found for element in elements or ()]
+    return _present(session, paths)
+
+
+def _present(session: ZooKeeperSession, paths: list[str]) -> dict[str, NodeStat]:
+    """Returns those of these nodes that are there."""
     stats = zip(paths, session.stat_many(paths), strict=True)
     return {path: stat for path, stat in stats if stat is not None}
 
@@ -104,6 +86,20 @@ def delete_unchanged(
     session: ZooKeeperSession, group: str, coordinator: Coordinator, offsets: Mapping[str, NodeStat]
 ) -> bool:
     """Deletes a group whose offsets are still as they were read; False if somebody has changed them."""
+    if not _delete_offsets(session, group, coordinator, offsets):
+        return False
+    for parent in (znodes.group_offsets(group), znodes.group_owners(group)):
+        for path in (*_children(session, parent), parent):
+            _delete_empty(session, path)
+    for path in (znodes.members(group), znodes.idle(group), znodes.group(group)):
+        _delete_empty(session, path)
+    return True
+
+
+def _delete_offsets(
+    session: ZooKeeperSession, group: str, coordinator: Coordinator, offsets: Mapping[str, NodeStat]
+) -> bool:
+    """Deletes the nodes of offsets that are still as they were read; False if somebody has changed one."""
     paths = list(offsets)
     try:
         for at in range(0, len(paths), OFFSETS_PER_TRANSACTION_MAX):
@@ -118,11 +114,6 @@ def delete_unchanged(
             transaction.commit()
     except (BadVersionError, NoNodeError, NotEmptyError):
         return False
-    for parent in (znodes.group_offsets(group), znodes.group_owners(group)):
-        for path in (*_children(session, parent), parent):
-            _delete_empty(session, path)
-    for path in (znodes.members(group), znodes.idle(group), znodes.group(group)):
-        _delete_empty(session, path)
     return True
 
 

@@ -106,17 +106,21 @@ class OffsetService:
         if code is ErrorCode.NONE and not is_group_name(group):
             code = ErrorCode.INVALID_GROUP_ID
 
-        def code_of(key: TopicPartition, read: Set[str]) -> ErrorCode:
-            if state.view.partition(*key) is None:
-                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if key[0] in read else ErrorCode.NONE
+        # What exists is looked at once: a topic that is made meanwhile would else count as deleted.
+        keys = {(topic.name, part.partition_index) for topic in body.topics for part in topic.partitions}
+        known = {key for key in keys if state.view.partition(*key) is not None}
 
-        def topic_results(topic: Any, read: Set[str]) -> Tree:
+        def code_of(key: TopicPartition, kept: Set[str]) -> ErrorCode:
+            if key not in known:
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if key[0] in kept else ErrorCode.NONE
+
+        def topic_results(topic: Any, kept: Set[str]) -> Tree:
             numbers = [part.partition_index for part in topic.partitions]
-            results = [
-                {"partition_index": each, "error_code": code_of((topic.name, each), read)} for each in numbers
+            codes = [
+                {"partition_index": each, "error_code": code_of((topic.name, each), kept)} for each in numbers
             ]
-            return {"name": topic.name, "partitions": results}
+            return {"name": topic.name, "partitions": codes}
 
         def respond(outcome: Set[str] | Exception) -> None:
             if isinstance(outcome, NoGroupError) and self._coordinator.describe(group)[1] is not None:
@@ -125,16 +129,15 @@ class OffsetService:
                 self._report(group, "deleted", outcome)
                 promise.resolve({"error_code": _code_of(outcome), "topics": []})
             else:
-                kept = read | outcome
-                results = [topic_results(topic, kept) for topic in body.topics]
+                results = [topic_results(topic, read | outcome) for topic in body.topics]
                 promise.resolve({"error_code": ErrorCode.NONE, "topics": results})
 
-        keys = {(topic.name, part.partition_index) for topic in body.topics for part in topic.partitions}
-        to_delete = sorted(key for key in keys if code_of(key, read) is ErrorCode.NONE)
         if code is not ErrorCode.NONE:
             promise.resolve({"error_code": code, "topics": []})
         else:
-            self._store.delete_offsets(group, to_delete).then(respond)
+            self._store.delete_offsets(group, sorted(key for key in known if key[0] not in read)).then(
+                respond
+            )
         return promise
 
     def _report(self, group_id: str, what: str, error: Exception) -> None:

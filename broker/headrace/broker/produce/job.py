@@ -62,6 +62,7 @@ class ProduceJob:
     __slots__ = (
         "_copied_batches_left",
         "_left",
+        "_names_leaders",
         "_request",
         "_results",
         "_sequenced",
@@ -73,9 +74,16 @@ class ProduceJob:
     )
 
     def __init__(
-        self, state: BrokerState, connection: ClientConnection, slot: Slot | None, request: Request
+        self,
+        state: BrokerState,
+        connection: ClientConnection,
+        slot: Slot | None,
+        request: Request,
+        *,
+        names_leaders: bool,
     ) -> None:
         self._state = state
+        self._names_leaders = names_leaders
         self.connection = connection
         self._slot = slot
         self._request = request
@@ -181,9 +189,7 @@ class ProduceJob:
         topic, part = self.parts[place]
         name = self.topic_name(topic) or ""
         found = self._state.partitions.get(name, part.partition)
-        leader = None
-        if self.connection.names_leaders:
-            leader = leader_hints.hint(self._state, name, part.partition, code)
+        hint = leader_hints.hint(self._state, name, part.partition, code) if self._names_leaders else None
         result = ProducePartitionResult(
             part.partition,
             code,
@@ -192,7 +198,7 @@ class ProduceJob:
             -1 if found is None else found.log.start_address,
             message,
             record_errors,
-            current_leader=leader,
+            current_leader=hint,
         )
         self.complete_with(place, result)
 
@@ -284,7 +290,8 @@ def handle(
 ) -> None:
     """Stages every partition's batches; the partitions complete the job.
 
-    With `pass_on`, partitions that other brokers lead are given to it instead of being refused.
+    With `pass_on`, partitions that other brokers lead are given to it instead of being refused, and refusals
+    name no leader: the client may have no way there.
     """
     body: ProduceRequest = request.body
     slot = None if body.acks == ACKS_NONE else connection.open_slot()
@@ -293,7 +300,7 @@ def handle(
         if slot is not None:
             _fill(slot, request, refuse(body, *refusal))
         return
-    job = ProduceJob(state, connection, slot, request)
+    job = ProduceJob(state, connection, slot, request, names_leaders=pass_on is None)
     found, left = state.checks.open_now(job.unopened(), state.clock_ms())
     if not left:
         _stage_all(state, job, body, found, may_keep=may_keep, pass_on=pass_on)

@@ -158,8 +158,17 @@ class PlainAppend:
             abort_after_failure(self._connection)
 
 
-def learn(state: BrokerState, connection: ClientConnection, frame: memoryview, request: Request) -> None:
-    """Keeps a template of a request that `produce.job` served, if such requests can take the fast path."""
+def learn(
+    state: BrokerState,
+    connection: ClientConnection,
+    frame: memoryview,
+    request: Request,
+    *,
+    names_leader: bool = True,
+) -> None:
+    """Keeps a template of a request that `produce.job` served, if such requests can take the fast path.
+    `names_leader`: whether refusals say who leads (KIP-951).
+    """
     body: ProduceRequest = request.body
     if len(body.topics) != 1 or len(body.topics[0].partitions) != 1 or body.acks == ACKS_NONE:
         return
@@ -183,7 +192,6 @@ def learn(state: BrokerState, connection: ClientConnection, frame: memoryview, r
             return
         templates.head_ends = (head_end, *templates.head_ends)
     # It replaces the template of the time before the partition was led elsewhere.
-    names_leader = connection.names_leaders
     templates.by_head[head] = Template(state, partition, request, names_leader=names_leader)
 
 
