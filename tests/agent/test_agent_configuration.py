@@ -9,10 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.agent.airflow_environment import AIRFLOW_PROBE_TIMEOUT_S
 from headrace.agent.configuration import Configuration, parse_address
 from headrace.agent.desired import DesiredState, DesiredUnit
 from headrace.agent.errors import AgentStateError, ConfigurationError
@@ -337,3 +339,18 @@ def test_only_the_token_is_authorized(header: bytes) -> None:
     assert is_authorized(b"Bearer " + token.encode(), token)
     assert not is_authorized(b"Basic " + token.encode(), token)
     assert not is_authorized(None, token)
+
+
+def test_a_page_of_airflow_may_take_longer_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its server answers late while loads run beside it: seen at a load of twelve."""
+    asked: dict[str, float] = {}
+
+    def answer(url: str, *, timeout: float, **options: object) -> httpx.Response:
+        asked[url] = timeout
+        return httpx.Response(503)
+
+    monkeypatch.setattr(httpx, "get", answer)
+    for kind, more in (("airflow", {"component": "api-server"}), ("airflow", {"component": "scheduler"})):
+        configuration = parse_configuration("unit", smallest(kind, **more))
+        assert unit_of("unit", configuration, HOST).probe.check()
+    assert set(asked.values()) == {AIRFLOW_PROBE_TIMEOUT_S}

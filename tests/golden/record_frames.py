@@ -222,6 +222,7 @@ def by_kafka_python(bootstrap: str, topic: str, group: str) -> None:
     admin.list_groups()
     admin.describe_groups([group])
     admin.describe_cluster()
+    admin.delete_group_offsets(group, [kafka.TopicPartition("old", 0)])
     admin.delete_groups([group])
     admin.delete_topics([topic])
     admin.close()

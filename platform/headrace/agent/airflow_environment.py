@@ -19,6 +19,8 @@ from headrace.agent.probes import get
 
 PYTHON_VARIABLE: Final = "HEADRACE_AIRFLOW_PYTHON"
 DAGS_VARIABLE: Final = "HEADRACE_DAGS"
+AIRFLOW_PROBE_TIMEOUT_S: Final = 10.0
+"""What Airflow's own container files give its health pages, which query its database."""
 # Every component sends a heartbeat at least every 5 s.
 HEARTBEAT_AGE_MAX: Final = timedelta(seconds=20)
 
@@ -38,7 +40,7 @@ class AirflowProbe:
     def check(self) -> str | None:
         url = f"{self.url}/api/v2/monitor/health"
         try:
-            response = get(url)
+            response = get(url, timeout_s=AIRFLOW_PROBE_TIMEOUT_S)
             health = response.json()[self.component]
             heartbeat = health.get(f"latest_{self.component}_heartbeat")
             if heartbeat is None:

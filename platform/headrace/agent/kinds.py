@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
-from headrace.agent.airflow_environment import HEARTBEATS, VARIABLES, AirflowProbe
+from headrace.agent.airflow_environment import AIRFLOW_PROBE_TIMEOUT_S, HEARTBEATS, VARIABLES, AirflowProbe
 from headrace.agent.configuration import (
     RACK_SETTING,
     AirflowConfiguration,
@@ -302,7 +302,7 @@ def _airflow(name: str, configuration: AirflowConfiguration, host: Host) -> Unit
         ),
         listens=(configuration.listen,) if is_api else (),
         probe=(
-            HttpProbe(f"{url}/api/v2/monitor/health")
+            HttpProbe(f"{url}/api/v2/monitor/health", AIRFLOW_PROBE_TIMEOUT_S)
             if is_api
             else AirflowProbe(url, HEARTBEATS[configuration.component])
         ),

@@ -1,7 +1,8 @@
 """Readiness: whether a unit serves, checked over its own protocol.
 
 Owns the probes of all kinds but Airflow. `Probe.check()` sends a request; it returns None if the unit is
-ready, else the problem in a few words. Probes never raise, and `PROBE_TIMEOUT_S` bounds each wait.
+ready, else the problem in a few words. Probes never raise, and `PROBE_TIMEOUT_S` bounds each wait; Airflow's
+have a bound of their own.
 """
 
 from __future__ import annotations
@@ -133,13 +134,14 @@ def _postgresql_problem(answers: BinaryIO) -> str | None:
 
 @dataclass(frozen=True)
 class HttpProbe:
-    """Requests a page; status 200 means ready."""
+    """Requests a page; status 200 within `timeout_s` means ready."""
 
     url: str
+    timeout_s: float = PROBE_TIMEOUT_S
 
     def check(self) -> str | None:
         try:
-            response = get(self.url)
+            response = get(self.url, timeout_s=self.timeout_s)
         except httpx.HTTPError as error:
             return f"{self.url}: {error}"
         return None if response.status_code == 200 else f"{self.url} answered {response.status_code}"
@@ -198,10 +200,10 @@ class HdfsProbe:
         )
 
 
-def get(url: str) -> httpx.Response:
+def get(url: str, *, timeout_s: float = PROBE_TIMEOUT_S) -> httpx.Response:
     """Requests a page of a unit. Raises `httpx.HTTPError`."""
     # Loading certificate authorities, which plain HTTP does not need, takes as long as fifty requests.
-    return httpx.get(url, timeout=PROBE_TIMEOUT_S, trust_env=False, verify=not url.startswith("http:"))
+    return httpx.get(url, timeout=timeout_s, trust_env=False, verify=not url.startswith("http:"))
 
 
 def _problem_of(error: OSError) -> str:
