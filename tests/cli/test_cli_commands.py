@@ -244,9 +244,10 @@ def test_the_warehouse_names_a_missing_table(headrace: Headrace) -> None:
     result = headrace("warehouse", "ls", "no-such-table")
     assert result.exit_code == ExitCode.NEGATIVE
     assert result.err.startswith("error: the warehouse has no table 'no-such-table'; ")
-    result = headrace("warehouse", "verify", "no-such-table")
-    assert result.exit_code == ExitCode.NEGATIVE
-    assert result.err.startswith("error: the warehouse has no table 'no-such-table'; ")
+    for command in ("verify", "retain", "replay", "compact", "move"):
+        result = headrace("warehouse", command, "no-such-table")
+        assert result.exit_code == ExitCode.NEGATIVE, command
+        assert result.err.startswith("error: the warehouse has no table 'no-such-table'; "), command
 
 
 def test_a_load_that_is_refused_or_has_no_news_starts_no_spark(

@@ -24,7 +24,7 @@ from headrace.warehouse.hdfs.client import FileStatus
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
 from headrace.warehouse.manifest import TableState
 from headrace.warehouse.options import WarehouseOptions
-from headrace.warehouse.report import TEXT_MAX_CHARS, verified_record
+from headrace.warehouse.report import TEXT_MAX_CHARS, tell_verified, verified_record
 from headrace.warehouse.retain import retain_topic
 from headrace.warehouse.verify import NEW_MS, SHARES, VerifyResult, recent_hours, share_of, verify_topic
 
@@ -57,6 +57,12 @@ def recent(table: TopicTable, now_ms: int, suspects: set[int] | None = None) -> 
 def when_turn(hour_ms: int, *, far_ms: int = 10**12) -> int:
     """A time, long after all changes, at which it is the turn of an hour's share."""
     return far_ms - far_ms % (HOUR_MS * SHARES) + share_of(hour_ms) * HOUR_MS
+
+
+def test_the_audit_hears_nothing_of_a_topic_without_a_table() -> None:
+    """A wrong name would stand in every report, as sound. Nothing listens at this address."""
+    telling = replace(WAREHOUSE, audit=True, bootstrap="127.0.0.1:1", registry_url="http://127.0.0.1:1")
+    tell_verified([VerifyResult("page-vew", (), files=0, rows=0, changes=0, audited_hours=0)], telling)
 
 
 def test_new_hours_are_read_and_old_ones_when_it_is_their_turn(tmp_path: Path) -> None:

@@ -108,6 +108,18 @@ def no_table(topic: str) -> CommandError:
     )
 
 
+def tables(root: str, topics: Iterable[str]) -> WarehouseOptions:
+    """Returns the warehouse. Raises `CommandError` for a topic without a table there."""
+    from headrace.warehouse import api
+
+    options = warehouse(root)
+    known = api.list_tables(options)
+    for topic in topics:
+        if topic not in known:
+            raise no_table(topic)
+    return options
+
+
 @app.command()
 def ls(
     topic: Annotated[

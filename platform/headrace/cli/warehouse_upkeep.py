@@ -15,7 +15,7 @@ from headrace.cli.context import context
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, in_time, out, print_json, write
 from headrace.cli.values import parse_span_ms, parse_time_ms
-from headrace.cli.warehouse import RootOption, TopicsArgument, no_table, spark, warehouse
+from headrace.cli.warehouse import RootOption, TopicsArgument, no_table, spark, tables, warehouse
 from headrace.warehouse.dialect import Dialect
 from headrace.warehouse.options import DEFAULT_ROOT
 
@@ -26,8 +26,9 @@ def replay(topics: TopicsArgument, root: RootOption = DEFAULT_ROOT, json: JsonOp
     """Load the records that could not be decoded, after the cause has been removed."""
     from headrace.warehouse import api
 
+    options = tables(root, topics)
     with spark(f"replay {' '.join(topics)}", quiet=json) as session:
-        results = api.replay_topics(session, warehouse(root), topics)
+        results = api.replay_topics(session, options, topics)
     if json:
         print_json([asdict(result) for result in results])
         return
@@ -55,8 +56,9 @@ def compact(
 
     hours = [_hour_ms(text) for text in hour] if hour else None
     grace_ms = parse_span_ms(grace_hours, "h", option="--grace-hours")
+    options = tables(root, topics)
     with spark(f"compact {' '.join(topics)}", quiet=json) as session:
-        results = api.compact_topics(session, warehouse(root), topics, hours=hours, grace_ms=grace_ms)
+        results = api.compact_topics(session, options, topics, hours=hours, grace_ms=grace_ms)
     if json:
         print_json([asdict(result) for result in results])
         return
@@ -89,7 +91,7 @@ def retain(
         if keep_hours is None
         else parse_span_ms(keep_hours, "h", option="--keep-hours", least_ms=HOUR_MS)
     )
-    results = api.retain_topics(warehouse(root), topics, keep_ms=keep_ms)
+    results = api.retain_topics(tables(root, topics), topics, keep_ms=keep_ms)
     if json:
         print_json([asdict(result) for result in results])
         return
@@ -105,7 +107,7 @@ def move(topics: TopicsArgument, root: RootOption = DEFAULT_ROOT, json: JsonOpti
     """Move hours that an older headrace stored as YYYY/MM/DD/HH to dt=YYYY-MM-DD/hour=HH."""
     from headrace.warehouse import api
 
-    results = api.move_topics(warehouse(root), topics)
+    results = api.move_topics(tables(root, topics), topics)
     if json:
         print_json([asdict(result) for result in results])
         return

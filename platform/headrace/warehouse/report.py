@@ -49,8 +49,11 @@ def verified_record(result: "VerifyResult", warehouse: WarehouseOptions) -> Veri
 
 
 def tell_verified(results: "Iterable[VerifyResult]", warehouse: WarehouseOptions) -> None:
-    """Publishes what verifications found. Raises `AuditPublishError`."""
-    found = list(results)
+    """Publishes what verifications found. Raises `AuditPublishError`.
+
+    Leaves out topics without a table: of a wrong name no report should say that its files are sound.
+    """
+    found = [each for each in results if each.changes or not each.is_sound]
     _tell([verified_record(result, warehouse) for result in found], warehouse)
     tell_doubles((each for result in found for each in result.doubles), warehouse)
 
