@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,91 @@ def test_a_wrong_command_is_answered_by_the_nearest(environment: dict[str, str])
     line = [*HEADRACE, "topics", "descibe", "t"]
     done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
     assert "No such command 'descibe'. Did you mean 'describe'? See `" in done.stderr
+
+
+INTERRUPTED_IMPORT = """
+import os, runpy, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == "headrace.cli.main":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+runpy.run_module("headrace.cli", run_name="__main__")
+"""
+
+
+def test_ctrl_c_ends_a_command_that_has_not_begun(environment: dict[str, str]) -> None:
+    """Its modules take a second to import, in which whoever typed the wrong line presses Ctrl-C."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT],
+        env=environment,
+        preexec_fn=with_ctrl_c,
+        capture_output=True,
+        text=True,
+        timeout=END_MAX_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (ExitCode.INTERRUPTED, "")
+
+
+def test_the_installed_command_is_the_tried_one() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert project["project"]["scripts"]["headrace"] == "headrace.cli.__main__:main"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["topics"], ["topics", "list", "--help"], ["--version"]])
+def test_a_reader_that_goes_ends_a_page_of_help(environment: dict[str, str], words: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [*HEADRACE, *words],
+            env=environment,
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            timeout=END_MAX_S,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (ExitCode.CLOSED, b"")
+
+
+@pytest.mark.parametrize("words", [["context", "list"], ["context", "list", "--json"], ["--version"]])
+def test_an_output_on_a_full_disk_is_not_taken_for_the_home(
+    environment: dict[str, str], words: list[str]
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*HEADRACE, *words],
+            env=environment,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=END_MAX_S,
+            check=False,
+        )
+    problem = "error: the output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (ExitCode.NEGATIVE, problem)
+
+
+@pytest.mark.parametrize("words", [["groups", "describe"], ["topics", "describe"]])
+def test_a_name_that_is_not_utf_8_is_wrong_usage(
+    environment: dict[str, str], cluster: FakeCluster, words: list[str]
+) -> None:
+    done = subprocess.run(
+        [*HEADRACE, *words, b"a\xffb", "-b", cluster.bootstrap],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=END_MAX_S,
+        check=False,
+    )
+    assert done.returncode == ExitCode.USAGE, done.stderr
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith("error: 'a\\udcffb' is not ") and "UTF-8" in error and "Error:" not in error
 
 
 def test_ctrl_c_ends_a_command(environment: dict[str, str], cluster: FakeCluster) -> None:

@@ -92,6 +92,10 @@ def test_lines_become_events_with_a_header(world: World) -> None:
         ),
         ({**VIEW, "header": {"time": 1_700_000_000_000_000}}, "looks like microseconds"),
         ({**VIEW, "header": {"time": 86_400_000}}, "before 1990; --allow-before-1990 allows it"),
+        ({**VIEW, "header": {"time": 86_400_000}}, "header.time: 86400000"),
+        ({**VIEW, "header": {"time": "noon"}}, "field header.time is 'noon' (expected timestamp-millis)"),
+        ({**VIEW, "header": 5}, "field header is 5 (expected an object; it may be left out)"),
+        (b"[" * 100_000, "its JSON is nested too deeply"),
     ],
 )
 def test_a_wrong_line_is_named_and_those_before_it_are_published(
@@ -103,6 +107,22 @@ def test_a_wrong_line_is_named_and_those_before_it_are_published(
     assert result.err.startswith("error: line 3: ") and problem in result.err, result.err
     assert "; 2 lines before it are published" in result.err
     assert len(world.records()) == 2
+
+
+def test_a_headers_time_may_be_iso_8601(world: World) -> None:
+    register(world, read_schema("page-view.avsc"))
+    result = world.produce(
+        *({**VIEW, "header": {"time": text}} for text in ("2015-05-17T12:00:00Z", "2015-05-17T12:00:00"))
+    )
+    assert result.exit_code == 0, result.err
+    assert [record["timestamp_ms"] for record in world.records()] == [NOON_MS, NOON_MS]
+
+
+def test_no_way_out_is_offered_for_a_time_in_the_wrong_unit(world: World) -> None:
+    register(world, read_schema("page-view.avsc"))
+    result = world.produce({**VIEW, "header": {"time": 1_431_864_000}})
+    assert "header.time: 1431864000 looks like seconds" in result.err
+    assert "--allow-before-1990" not in result.err
 
 
 def test_empty_lines_are_passed_over_and_counted(world: World) -> None:

@@ -27,6 +27,7 @@ from headrace.client.errors import MetadataTimeoutError
 from headrace.registry.client import SchemaRegistryClient
 from headrace.registry.serializers import AvroDeserializer
 from headrace.site.context import Context, ContextMirror
+from headrace.wire.apis import ApiKey
 from headrace.wire.records import Record, encode_batch
 
 ESC = "\x1b[2J"
@@ -96,6 +97,28 @@ def test_what_answers_is_listed_without_a_word_on_silence(headrace: Headrace, cl
     result = headrace("topics", "list", "-b", cluster.bootstrap)
     assert (result.exit_code, result.err) == (0, "")
     assert "not known" not in result.out and "more than" not in result.out
+
+
+@pytest.mark.parametrize("bounded", [("--to-end",), ()])
+def test_a_balancer_is_taken_for_what_it_may_be(
+    headrace: Headrace, fake_cluster: StartCluster, bounded: tuple[str, ...]
+) -> None:
+    """It serves Metadata and Produce alone."""
+    alone = fake_cluster(brokers=1)
+    alone.versions.pop(ApiKey.LIST_OFFSETS)
+    result = headrace("consume", "t", "-b", alone.bootstrap, *bounded)
+    assert result.exit_code == ExitCode.UNREACHABLE
+    assert "does not serve LIST_OFFSETS; if it is a balancer, which takes records of producers" in result.err
+    assert result.err.splitlines()[-1] == "error: no broker tells what t has"
+
+
+def test_groups_that_nobody_tells_are_not_said_to_be_missing(
+    headrace: Headrace, fake_cluster: StartCluster
+) -> None:
+    alone = fake_cluster(brokers=1)
+    alone.versions.pop(ApiKey.LIST_GROUPS, None)
+    result = headrace("groups", "list", "-b", alone.bootstrap)
+    assert (result.exit_code, result.out) == (ExitCode.UNREACHABLE, "no group is known\n")
 
 
 def test_records_of_the_others_are_consumed_to_their_ends(headrace: Headrace, cluster: FakeCluster) -> None:

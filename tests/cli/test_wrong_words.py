@@ -43,6 +43,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             ExitCode.USAGE,
             "Invalid value for '--output' / '-o': 'xml' is not one of",
         ),
+        (("logs", "supervisor"), ExitCode.USAGE, "did you mean 'supervisord'?; there are agent, "),
+        (("groups", "describe", ""), ExitCode.USAGE, "error: '' is not a group name: "),
         (
             ("topics", "list", "-b", "no-such-host.invalid:9092"),
             ExitCode.UNREACHABLE,

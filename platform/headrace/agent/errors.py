@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
+from headrace.process.nearest import question
 from headrace.site.errors import SiteError
 
 VALUE_SHOWN_MAX: Final = 120
@@ -72,7 +73,8 @@ class UnitUnknownError(AgentError):
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         units = ", ".join(sorted(known)) if known else "no units; create one with PUT"
-        super().__init__(f"unit {shortened(name)} is not a unit of this host; it has {units}")
+        hint = question(name, known)
+        super().__init__(f"unit {shortened(name)} is not a unit of this host{hint}; it has {units}")
 
 
 class Conflict(NamedTuple):

@@ -18,7 +18,7 @@ from headrace.cli.values import parse_size_bytes
 DAMAGED_SHOWN_MAX = 20
 _HDFS = ("all", "log", "none")
 
-app = typer.Typer(help="Backups of this home: take, list, verify.", no_args_is_help=True)
+app = typer.Typer(help="Backups of this home: create, list, verify.", no_args_is_help=True)
 
 ShelfArgument = Annotated[
     Path, typer.Argument(metavar="DIR", help="The folder that holds the backups, best on another disk.")

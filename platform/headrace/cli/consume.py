@@ -94,6 +94,8 @@ def consume(
     survey = _survey(topic, where, brokers)
     numbers = _partitions(survey, topic, partition)
     missing = _note_missing(survey, topic, numbers, is_bounded)
+    if not survey.answering:
+        raise CommandError(f"no broker tells what {topic} has", ExitCode.UNREACHABLE)
     if is_bounded:
         numbers = [number for number in numbers if number not in missing]
     ends = {number: survey.ranges[topic, number].end for number in numbers} if is_bounded else None

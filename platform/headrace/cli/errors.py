@@ -9,7 +9,7 @@ import os
 import sys
 from enum import IntEnum
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeGuard
 
 from rich.markup import escape
 
@@ -20,6 +20,7 @@ from headrace.site.environment_variables import HOME_VARIABLE
 DEBUG_VARIABLE: Final = "HEADRACE_DEBUG"
 # In the name of an exception, these words mean that a service cannot be reached.
 UNREACHABLE_WORDS: Final = ("Unreachable", "Unavailable", "Connection", "Network", "Timeout", "Session")
+NAME_MAX_CHARS: Final = 80
 
 
 class ExitCode(IntEnum):
@@ -74,6 +75,8 @@ def exit_code_of(error: BaseException) -> ExitCode:
     """Returns a `CommandError`'s own code, `UNREACHABLE` if a service cannot be reached, else `NEGATIVE`."""
     if isinstance(error, CommandError):
         return error.exit_code
+    if _is_of_other_bytes(error):
+        return ExitCode.USAGE
     names = (cls.__name__ for cls in type(error).__mro__)
     is_unreachable = isinstance(error, ConnectionError | TimeoutError) or any(
         word in name for name in names for word in UNREACHABLE_WORDS
@@ -81,11 +84,18 @@ def exit_code_of(error: BaseException) -> ExitCode:
     return ExitCode.UNREACHABLE if is_unreachable else ExitCode.NEGATIVE
 
 
+def _is_of_other_bytes(error: BaseException) -> TypeGuard[UnicodeEncodeError]:
+    """Whether a word of the command line is not UTF-8: Python has such bytes as lone surrogates."""
+    return isinstance(error, UnicodeEncodeError) and "\udc80" <= error.object[error.start] <= "\udcff"
+
+
 def _message(error: BaseException) -> str:
     if is_full(error) and isinstance(error, OSError):
         # An error of a write does not say where; most are below the home.
         home = Path(os.environ.get(HOME_VARIABLE) or ".headrace")
         return explained(error, None if error.filename else home.absolute())
+    if _is_of_other_bytes(error):
+        return f"{error.object[:NAME_MAX_CHARS]!r} is not UTF-8"
     text = str(error).strip() or type(error).__name__
     if type(error).__module__.startswith("headrace."):
         return text

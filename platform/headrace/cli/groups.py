@@ -47,7 +47,20 @@ COUNT_LATE_MAX_S: Final = 0.5
 
 app = typer.Typer(help="Consumer groups of both kinds: their members, offsets and lag.", no_args_is_help=True)
 
-GroupArgument = Annotated[str, typer.Argument(help="A group's name.", autocompletion=names.groups)]
+
+def _group_name(name: str) -> str:
+    from headrace.coordination.consumers import check_group_name
+
+    try:
+        check_group_name(name)
+    except ValueError as error:
+        raise CommandError(str(error), ExitCode.USAGE) from None
+    return name
+
+
+GroupArgument = Annotated[
+    str, typer.Argument(help="A group's name.", autocompletion=names.groups, callback=_group_name)
+]
 SureOption = Annotated[
     bool,
     typer.Option(
@@ -90,7 +103,7 @@ def list_(where: DatacenterOption = None, brokers: BootstrapOption = None, json:
                 )
                 for group in found
             ],
-            empty="there are no groups",
+            empty="no group is known" if silent or problem else "there are no groups",
         )
     if problem:
         print_error(f"{problem} (groups and members that only ZooKeeper knows are missing)")

@@ -44,7 +44,7 @@ from headrace.cli import (
     warehouse_upkeep,
 )
 from headrace.cli.errors import DEBUG_VARIABLE, ExitCode, exit_with, print_error
-from headrace.cli.output import OutputClosedError, drop_output, err
+from headrace.cli.output import OutputClosedError, drop_output, err, write
 from headrace.cli.selection import in_context
 from headrace.process.logs import LineFormatter
 
@@ -98,7 +98,7 @@ help_texts.complete(app)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"headrace {version('headrace')} (Python {platform.python_version()})")
+        write(f"headrace {version('headrace')} (Python {platform.python_version()})\n")
         raise typer.Exit
 
 
@@ -119,7 +119,7 @@ def main() -> None:
             if completion.is_asked_for():
                 completion.prepare()
             # Not typer's own handling of errors: it would print words of the command line unescaped.
-            sys.exit(app(standalone_mode=False, complete_var=completion.VARIABLE))
+            sys.exit(_run())
         except TyperException as error:
             _exit_with_usage(error)
         except typer.Abort:
@@ -132,6 +132,18 @@ def main() -> None:
             sys.exit(ExitCode.CLOSED)
         except Exception as error:
             exit_with(error)
+
+
+def _run() -> int:
+    """Runs the command, and returns its exit code. Raises `OutputClosedError` also for a page of help."""
+    try:
+        code: int = app(standalone_mode=False, complete_var=completion.VARIABLE)
+    except SystemExit:
+        if completion.is_asked_for():
+            raise
+        # No command ends so: rich does, which prints the help, when the reader of its output has gone.
+        raise OutputClosedError from None
+    return code
 
 
 def _exit_with_usage(error: TyperException) -> NoReturn:

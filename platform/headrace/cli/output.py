@@ -36,6 +36,10 @@ class OutputClosedError(Exception):
     """The reader of the output has gone, as `head` does. Nothing is left to say."""
 
 
+class OutputFailedError(Exception):
+    """The output cannot be written: it goes to a full disk, for example."""
+
+
 class _Escaped:
     """A renderable without control characters in its text. The colours of rich are not part of the text."""
 
@@ -61,6 +65,10 @@ class SafeConsole(Console):
     def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
         super().__init__(highlight=False, soft_wrap=True, emoji=False, stderr=stderr, width=width)
         self.push_render_hook(_EscapingHook())
+
+    def print(self, *words: Any, **named: Any) -> None:
+        with _to_reader():
+            super().print(*words, **named)
 
     def on_broken_pipe(self) -> None:
         raise OutputClosedError
@@ -120,6 +128,9 @@ def _to_reader() -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise OutputClosedError from None
+    except OSError as error:
+        drop_output()
+        raise OutputFailedError(f"the output cannot be written: {error.strerror}") from None
 
 
 def drop_output() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.cli.errors import CommandError, ExitCode
@@ -92,8 +93,7 @@ def _events(options: Options, schema: str) -> Iterator[Send]:
 
         def send(key: bytes | None, line: bytes | None) -> DeliveryFuture:
             record = _parsed(line)
-            header = record.pop("header", None)
-            time_ms = header.get("time") if isinstance(header, dict) else None
+            time_ms = _header_time_ms(form, record.pop("header", None))
             record = _converted(form, record)
             try:
                 return publisher.publish(
@@ -105,6 +105,7 @@ def _events(options: Options, schema: str) -> Iterator[Send]:
                 )
             except InvalidEventError as error:
                 problem = str(error).removeprefix(f"{options.topic}: ")
+                problem = problem.replace("time_ms", "--timestamp" if time_ms is None else "header.time")
                 option = "--allow-before-1990"
                 raise LineError(problem.replace("EventPublisher(allow_before_1990=True)", option)) from None
 
@@ -144,6 +145,18 @@ def _form(options: Options, schema: str) -> JsonForm:
 
     parsed = fastavro.schema.parse_schema(json.loads(schema))
     return JsonForm(parsed, checks_times=not options.allow_before_1990)
+
+
+def _header_time_ms(form: JsonForm, header: Any) -> int | None:
+    """Returns `header.time`, all that is kept of a line's own header; None if it has none."""
+    if header is None:
+        return None
+    if not isinstance(header, dict):
+        raise LineError(f"field header is {header!r:.80} (expected an object; it may be left out)")
+    time = header.get("time")
+    if isinstance(time, str):
+        time = _converted(form, {"header": {"time": time}})["header"]["time"]
+    return round(time.timestamp() * 1000) if isinstance(time, datetime) else time
 
 
 def _converted(form: JsonForm, record: dict[str, Any]) -> dict[str, Any]:
@@ -187,6 +200,8 @@ def _parsed(line: bytes | None) -> dict[str, Any]:
         record = json.loads(line or b"")
     except ValueError as error:
         raise LineError(f"not JSON: {error}") from None
+    except RecursionError:
+        raise LineError("its JSON is nested too deeply") from None
     if not isinstance(record, dict):
         raise LineError(f"{(line or b'')[:60]!r} is not a JSON object with the event's fields")
     return record

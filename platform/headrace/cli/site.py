@@ -35,6 +35,7 @@ from headrace.cli.output import (
 from headrace.cli.topics import declare_topics
 from headrace.cli.values import parse_span_ms
 from headrace.process.clock import process_age_s
+from headrace.process.nearest import question
 
 AGENT_ANSWER_MIN_S = 1.5
 UP_WAIT = "5m"
@@ -303,7 +304,10 @@ def logs(
         if name != unit or (path.parent == here.home / "logs" and path.exists()):
             paths[name] = path
     if unit not in paths:
-        raise CommandError(f"there is no unit {unit!r}; there are {', '.join(sorted(paths))}", ExitCode.USAGE)
+        raise CommandError(
+            f"there is no unit {unit!r}{question(unit, paths)}; there are {', '.join(sorted(paths))}",
+            ExitCode.USAGE,
+        )
     if not paths[unit].exists():
         raise CommandError(f"{unit} has no log yet ({paths[unit]}); start the site with `headrace up`")
     if follow:

@@ -184,6 +184,11 @@ class BrokerConnection:
         version = min(self.versions.get(call.api_key, -1), highest)
         if version < lowest:
             name = ApiKey(call.api_key).name
+            if call.api_key not in self.versions:
+                raise UnsupportedApiError(
+                    f"{self.address} does not serve {name}; if it is a balancer, which takes records of "
+                    "producers alone, give the addresses of brokers"
+                )
             raise UnsupportedApiError(
                 f"the broker at {self.address} supports no version of {name} that this client speaks"
             )

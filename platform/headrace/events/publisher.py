@@ -24,7 +24,7 @@ from headrace.events.schemas import AUDIT_PRODUCER_SCHEMA, read_schema
 from headrace.events.spool import SPOOL_MAX_BYTES, Spool, open_spool
 from headrace.events.succession import default_state_dir, open_journal, succeed
 from headrace.process.clock import now_ms
-from headrace.process.timestamps import OLDEST_MS, time_problem
+from headrace.process.timestamps import time_problem
 from headrace.registry.client import SchemaRegistryClient
 from headrace.registry.serializers import AvroSerializer, record_name_subject
 from headrace.registry.value_validation import SerializationError
@@ -301,7 +301,11 @@ class EventPublisher(Client):
             raise InvalidEventError(f"{topic}: time_ms is {time_ms!r}, expected milliseconds since 1970")
         problem = time_problem(time_ms, allow_before_1990=self._allow_before_1990)
         if problem:
-            way_out = "; EventPublisher(allow_before_1990=True) allows it" if 0 <= time_ms < OLDEST_MS else ""
+            way_out = (
+                "; EventPublisher(allow_before_1990=True) allows it"
+                if problem.endswith("before 1990")
+                else ""
+            )
             raise InvalidEventError(f"{topic}: time_ms: {problem}{way_out}")
         return time_ms
 

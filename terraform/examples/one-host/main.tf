@@ -31,13 +31,21 @@ variable "brokers" {
   default     = 1
 }
 
+variable "allow_data_loss" {
+  description = "Whether `terraform destroy` may delete records. Apply it first: the last applied value counts."
+  type        = bool
+  default     = false
+}
+
 module "here" {
   source = "../../modules/datacenter"
 
   name    = "here"
   hosts   = [{ agent = "local", address = var.address }]
   brokers = var.brokers
-  topics  = { page-view = { partitions = 3 } }
+  topics  = { page-view = { partitions = 3, allow_data_loss = var.allow_data_loss } }
+
+  allow_data_loss = var.allow_data_loss
 }
 
 output "publish_to" {
