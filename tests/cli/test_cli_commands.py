@@ -63,7 +63,8 @@ def test_a_restart_waits_for_health(headrace: Headrace, running_site: RunningSit
     assert running_site.units["west-registry"].probe.check() is None
     result = headrace("restart", "west-registries")
     assert result.exit_code == ExitCode.NEGATIVE
-    assert "unit west-registries is not a unit of this host; it has analysis-auditor" in result.err
+    wrong = "unit west-registries is not a unit of this host; did you mean 'west-registry'?; it has analysis-"
+    assert wrong in result.err
 
 
 def test_an_agent_that_would_send_its_token_unencrypted_is_refused(headrace: Headrace) -> None:
