@@ -2,7 +2,7 @@
 
 from headrace.broker.groups import offset_nodes
 from headrace.broker.groups.coordinator import coordinator_for
-from headrace.broker.groups.fencing import Coordinator
+from headrace.broker.groups.fencing import Coordinator, Fence
 from headrace.broker.groups.offset_nodes import Offsets
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
 from headrace.coordination.session import ZooKeeperSession
@@ -16,4 +16,4 @@ def store_offsets(session: ZooKeeperSession, group: str, offsets: Offsets) -> No
     epochs = {broker.broker_id: broker.epoch for broker in registry.live()}
     broker_id = coordinator_for(group, epochs)
     assert broker_id is not None
-    offset_nodes.write(session, group, offsets, Coordinator(broker_id, epochs[broker_id]))
+    offset_nodes.write(Fence(session), group, offsets, Coordinator(broker_id, epochs[broker_id]))

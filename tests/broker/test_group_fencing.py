@@ -133,9 +133,9 @@ def test_a_coordinator_that_hangs_before_its_write_stores_nothing_of_a_group_tha
     second = GroupBroker(session, SECOND)
     late = second.commit(100)
     taken_over: list[GroupBroker] = []
-    look = fencing.guard
+    look = fencing.registrations
 
-    def hangs(*arguments: Any) -> Mapping[str, int]:
+    def hangs(*arguments: Any) -> fencing.Registrations:
         found = look(*arguments)
         if not taken_over:
             taken_over.append(GroupBroker(session, FIRST))
@@ -144,7 +144,7 @@ def test_a_coordinator_that_hangs_before_its_write_stores_nothing_of_a_group_tha
             assert confirmed == [None]
         return found
 
-    monkeypatch.setattr("headrace.broker.groups.offset_nodes.guard", hangs)
+    monkeypatch.setattr("headrace.broker.groups.fencing.registrations", hangs)
     second.jobs.run()
     assert isinstance(late[0], NotCoordinatorError) and taken_over[0].stored() == 200
 
@@ -155,17 +155,61 @@ def test_a_broker_that_registers_meanwhile_costs_another_coordinator_no_commit(
     first = GroupBroker(session, FIRST)
     confirmed = first.commit(100)
     others: list[GroupBroker] = []
-    look = fencing.guard
+    look = fencing.registrations
 
-    def hangs(*arguments: Any) -> Mapping[str, int]:
+    def hangs(*arguments: Any) -> fencing.Registrations:
         found = look(*arguments)
         if not others:
             others.append(GroupBroker(session, SECOND))
         return found
 
-    monkeypatch.setattr("headrace.broker.groups.offset_nodes.guard", hangs)
+    monkeypatch.setattr("headrace.broker.groups.fencing.registrations", hangs)
     first.jobs.run()
     assert confirmed == [None] and first.stored() == 100
+
+
+def test_what_a_coordinator_knows_of_the_brokers_stores_nothing_of_a_group_that_moved(
+    session: ZooKeeperSession,
+) -> None:
+    second = GroupBroker(session, SECOND)
+    early = second.commit(50)
+    second.jobs.run()
+    late = second.commit(100)
+    first = GroupBroker(session, FIRST)
+    confirmed = first.commit(200)
+    first.jobs.run()
+    second.jobs.run()
+    assert early == confirmed == [None]
+    assert isinstance(late[0], NotCoordinatorError) and first.stored() == 200
+
+
+def test_brokers_are_read_once_and_again_when_a_group_comes_from_a_dead_one(
+    session: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = GroupBroker(session, FIRST), GroupBroker(session, SECOND)
+    first.commit(1)  # makes the nodes, and knows the brokers
+    first.jobs.run()
+    reads: list[int] = []
+    look = fencing.registrations
+
+    def counted(*arguments: Any) -> fencing.Registrations:
+        reads.append(arguments[2].broker_id)
+        return look(*arguments)
+
+    monkeypatch.setattr("headrace.broker.groups.fencing.registrations", counted)
+    for offset in range(2, 5):
+        confirmed = first.commit(offset)
+        first.jobs.run()
+        assert confirmed == [None]
+    refused = second.commit(10)
+    second.jobs.run()
+    assert reads == [SECOND] and isinstance(refused[0], NotCoordinatorError)
+    first.held.release()
+    for offset in range(20, 23):
+        confirmed = second.commit(offset)
+        second.jobs.run()
+        assert confirmed == [None]
+    assert reads == [SECOND, SECOND] and second.stored() == 22
 
 
 def test_a_stopped_coordinator_deletes_nothing_once_it_was_replaced(session: ZooKeeperSession) -> None:

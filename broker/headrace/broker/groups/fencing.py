@@ -11,7 +11,7 @@ lives only when another one registers: so the write also checks that none has si
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from headrace.broker.groups.coordinator import coordinator_for
@@ -39,21 +39,72 @@ def registered(state: BrokerState) -> Coordinator:
     return Coordinator(state.broker_id, state.view.broker_epoch(state.broker_id))
 
 
-def guard(session: ZooKeeperSession, group: str, coordinator: Coordinator) -> Mapping[str, int]:
-    """Returns the nodes, with their versions (-1: any), that a write for this group must check.
+class Registrations(NamedTuple):
+    """The brokers that were registered at one moment, as a coordinator has read them.
 
-    Raises `NotCoordinatorError`, `CoordinationError`.
+    `version`: of the node that counts the registrations of all brokers.
     """
+
+    coordinator: Coordinator
+    version: int
+    live: Collection[int]
+
+    def coordinator_of(self, group: str) -> int | None:
+        return coordinator_for(group, self.live)
+
+    def guard(self, group: str) -> Mapping[str, int]:
+        """Returns the nodes, with their versions (-1: any), that a write for this group must check. They hold
+        until a broker registers: one that dies takes no group from a broker that lives.
+
+        Raises `NotCoordinatorError`.
+        """
+        broker_id = self.coordinator.broker_id
+        now = self.coordinator_of(group)
+        if now != broker_id:
+            raise NotCoordinatorError(f"group {group!r} is coordinated by broker {now}, not by {broker_id}")
+        return {znodes.REGISTRATIONS: self.version, znodes.broker(broker_id): -1}
+
+
+def registrations(session: ZooKeeperSession, group: str, coordinator: Coordinator) -> Registrations:
+    """Reads the brokers that live now. Raises `NotCoordinatorError`, `CoordinationError`."""
     broker_id, epoch = coordinator
-    registration = znodes.broker(broker_id)
     # The count of all registrations comes first: its version guards what is read then.
     (counted,) = session.stat_many([znodes.REGISTRATIONS])
-    stat = session.exists(registration)
+    stat = session.exists(znodes.broker(broker_id))
     if counted is None or stat is None or stat.created_zxid != epoch:
         raise NotCoordinatorError(
             f"group {group!r}: broker {broker_id} accepted a commit in broker epoch {epoch}, which is over"
         )
-    now = coordinator_for(group, documents.numbers(session.children_or_empty(znodes.BROKER_IDS)))
-    if now != broker_id:
-        raise NotCoordinatorError(f"group {group!r} is coordinated by broker {now}, not by {broker_id}")
-    return {znodes.REGISTRATIONS: counted.version, registration: -1}
+    live = documents.numbers(session.children_or_empty(znodes.BROKER_IDS))
+    return Registrations(coordinator, counted.version, live)
+
+
+def guard(session: ZooKeeperSession, group: str, coordinator: Coordinator) -> Mapping[str, int]:
+    """Returns what a write for this group must check. Raises `NotCoordinatorError`, `CoordinationError`."""
+    return registrations(session, group, coordinator).guard(group)
+
+
+class Fence:
+    """Makes the guards of one session's commits. Most take no read: the brokers that it has read stay known,
+    until they do not do for a group, or a write found that its guard did not hold.
+    """
+
+    def __init__(self, session: ZooKeeperSession) -> None:
+        self.session = session
+        self._known: Registrations | None = None
+
+    def guard(self, group: str, coordinator: Coordinator) -> Mapping[str, int]:
+        """Returns a guard of what is known, which a write may find outdated. Raises as `anew`."""
+        known = self._known
+        if (
+            known
+            and known.coordinator == coordinator
+            and known.coordinator_of(group) == coordinator.broker_id
+        ):
+            return known.guard(group)
+        return self.anew(group, coordinator)
+
+    def anew(self, group: str, coordinator: Coordinator) -> Mapping[str, int]:
+        """Returns a guard of what is read now. Raises `NotCoordinatorError`, `CoordinationError`."""
+        self._known = found = registrations(self.session, group, coordinator)
+        return found.guard(group)

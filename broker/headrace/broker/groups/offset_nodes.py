@@ -9,10 +9,10 @@ Calls block.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from headrace.broker.groups.fencing import Coordinator, guard
+from headrace.broker.groups.fencing import Coordinator, Fence
 from headrace.coordination import znodes
 from headrace.coordination.consumers import ConsumerRegistry, topics_created
 from headrace.coordination.documents import INT64_MAX
@@ -21,6 +21,10 @@ from headrace.coordination.nodes import Node
 from headrace.coordination.session import ZooKeeperSession
 
 ATTEMPTS_MAX: Final = 5  # of a write, or of a read, that another write interrupts
+AT_ONCE_MAX: Final = 100
+"""Offsets in one transaction, which no other write to ZooKeeper comes between."""
+AT_ONCE_MAX_BYTES: Final = 512 << 10  # ZooKeeper takes 1 MiB in one request
+NODE_BYTES: Final = 128  # of a step, besides its path and data
 
 TopicPartition = tuple[str, int]
 
@@ -36,51 +40,84 @@ Offsets = dict[TopicPartition, Committed]
 
 
 def write(
-    session: ZooKeeperSession,
+    fence: Fence,
     group: str,
     offsets: Mapping[TopicPartition, Committed],
     coordinator: Coordinator,
 ) -> None:
-    """Stores offsets, one after the other, as long as `coordinator` coordinates the group. Raises
-    `NotCoordinatorError`, `CoordinationError`.
+    """Stores offsets in their order, many in one transaction, as long as `coordinator` coordinates the group.
+    If it fails, those before are stored. Raises `NotCoordinatorError`, `CoordinationError`.
     """
-    guarded = guard(session, group, coordinator)
+    guarded = fence.guard(group, coordinator)
+    for some in in_transactions(group, offsets):
+        try:
+            guarded = _write(fence, group, some, coordinator, guarded)
+        except BadVersionError:
+            # Others create and delete one of these nodes again and again: it takes no other's offset along.
+            for key, committed in some.items():
+                guarded = _write(fence, group, {key: committed}, coordinator, guarded)
+
+
+def in_transactions(group: str, offsets: Mapping[TopicPartition, Committed]) -> Iterator[Offsets]:
+    """Yields the offsets in groups, each small enough for one transaction."""
+    some: Offsets = {}
+    size_bytes = 0
     for key, committed in offsets.items():
-        guarded = _write(session, group, key, committed, coordinator, guarded)
+        nodes = _nodes(group, {key: committed})
+        needed_bytes = sum(NODE_BYTES + len(path.encode()) + len(data) for path, data in nodes.items())
+        if some and (len(some) == AT_ONCE_MAX or size_bytes + needed_bytes > AT_ONCE_MAX_BYTES):
+            yield some
+            some, size_bytes = {}, 0
+        some[key] = committed
+        size_bytes += needed_bytes
+    if some:
+        yield some
+
+
+def _nodes(group: str, offsets: Mapping[TopicPartition, Committed]) -> dict[str, bytes]:
+    """Returns the nodes to write; an offset's own comes before its metadata's, which is its child."""
+    nodes = {}
+    for key, committed in offsets.items():
+        nodes[znodes.offset(group, *key)] = str(committed.offset).encode()
+        if committed.metadata:
+            nodes[_metadata_path(group, *key)] = committed.metadata.encode()
+    return nodes
 
 
 def _write(
-    session: ZooKeeperSession,
+    fence: Fence,
     group: str,
-    key: TopicPartition,
-    committed: Committed,
+    offsets: Mapping[TopicPartition, Committed],
     coordinator: Coordinator,
     guarded: Mapping[str, int],
 ) -> Mapping[str, int]:
-    """Stores one offset; returns the guard that held, for the next one."""
-    topic, partition = key
-    path = znodes.offset(group, topic, partition)
-    nodes = {path: str(committed.offset)}
-    if committed.metadata:
-        nodes[_metadata_path(group, topic, partition)] = committed.metadata
+    """Stores offsets in one transaction; returns the guard that held, for the next one."""
+    session, nodes = fence.session, _nodes(group, offsets)
+    there: Collection[str] = nodes  # most commits are not a group's first
     for _ in range(ATTEMPTS_MAX):
         transaction = session.transaction()
         for guarding, version in guarded.items():
             transaction.check(guarding, version=version)
-        for node_path, data in nodes.items():
-            put = transaction.create if session.exists(node_path) is None else transaction.set
-            put(node_path, data.encode())
+        for path, data in nodes.items():
+            put = transaction.set if path in there else transaction.create
+            put(path, data)
         try:
             transaction.commit()
             return guarded
-        except NodeExistsError:
-            continue
         except BadVersionError:  # a broker has registered: the group may be its own now
-            guarded = guard(session, group, coordinator)
+            guarded = fence.anew(group, coordinator)
+            continue
+        except NodeExistsError:
+            pass
         except NoNodeError:
-            guarded = guard(session, group, coordinator)
-            session.ensure_path(znodes.offsets(group, topic))
-    raise BadVersionError(f"{path} was created or deleted concurrently in {ATTEMPTS_MAX} attempts; retry")
+            guarded = fence.anew(group, coordinator)
+            for topic in dict.fromkeys(topic for topic, _ in offsets):
+                session.ensure_path(znodes.offsets(group, topic))
+        stats = zip(nodes, session.stat_many(nodes), strict=True)
+        there = {path for path, stat in stats if stat is not None}
+    raise BadVersionError(
+        f"{next(iter(nodes))} was created or deleted concurrently in {ATTEMPTS_MAX} attempts; retry"
+    )
 
 
 def read(session: ZooKeeperSession, group: str, wanted: Iterable[TopicPartition] | None) -> Offsets:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from headrace.broker.groups import deletion, offset_nodes
-from headrace.broker.groups.fencing import Coordinator
+from headrace.broker.groups.fencing import Coordinator, Fence
 from headrace.broker.groups.offset_nodes import Committed, Offsets, TopicPartition
 from headrace.broker.promise import Promise
 from headrace.broker.workers import Jobs
@@ -37,8 +37,8 @@ class _Commits:
     offsets: Offsets = field(default_factory=dict)
     promises: list[Promise[Exception | None]] = field(default_factory=list)
 
-    def work(self, session: ZooKeeperSession, group: str) -> None:
-        offset_nodes.write(session, group, self.offsets, self.coordinator)
+    def work(self, fence: Fence, group: str) -> None:
+        offset_nodes.write(fence, group, self.offsets, self.coordinator)
 
     def resolve(self, _: bool | None, error: Exception | None) -> None:
         for promise in self.promises:
@@ -52,8 +52,8 @@ class _Deletion:
     coordinator: Coordinator
     promise: Promise[bool | Exception]
 
-    def work(self, session: ZooKeeperSession, group: str) -> bool:
-        return deletion.delete(session, group, self.coordinator)
+    def work(self, fence: Fence, group: str) -> bool:
+        return deletion.delete(fence.session, group, self.coordinator)
 
     def resolve(self, is_deleted: bool | None, error: Exception | None) -> None:
         self.promise.resolve(bool(is_deleted) if error is None else error)
@@ -67,8 +67,8 @@ class _OffsetDeletion:
     keys: Collection[TopicPartition]
     promise: Promise[Set[str] | Exception]
 
-    def work(self, session: ZooKeeperSession, group: str) -> Set[str]:
-        return deletion.delete_offsets(session, group, self.keys, self.coordinator)
+    def work(self, fence: Fence, group: str) -> Set[str]:
+        return deletion.delete_offsets(fence.session, group, self.keys, self.coordinator)
 
     def resolve(self, read: Set[str] | None, error: Exception | None) -> None:
         self.promise.resolve((read or frozenset()) if error is None else error)
@@ -99,6 +99,7 @@ class OffsetStore:
         upkeep: Jobs | None = None,
     ) -> None:
         self._session = session
+        self._fence = Fence(session)
         self._control = control
         self._upkeep = control if upkeep is None else upkeep
         self._coordinator = coordinator
@@ -137,7 +138,7 @@ class OffsetStore:
             step.resolve(result, error)
             self._go_on(group, queue)
 
-        self._control.submit(lambda: step.work(self._session, group), written)
+        self._control.submit(lambda: step.work(self._fence, group), written)
 
     def read(self, group: str, wanted: list[TopicPartition] | None) -> Promise[Offsets | Exception]:
         """Reads the offsets of `wanted` (None: all of the group's); partitions without one are left out."""
