@@ -8,6 +8,8 @@ import pytest
 
 from fix_cli import Headrace, command_runner
 from headrace.cli.errors import ExitCode
+from headrace.cli.values import PARTITIONS_MAX
+from headrace.coordination.topics import PARTITIONS_PER_CHANGE_MAX
 
 
 @pytest.fixture
@@ -44,6 +46,17 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             "Invalid value for '--output' / '-o': 'xml' is not one of",
         ),
         (("logs", "supervisor"), ExitCode.USAGE, "did you mean 'supervisord'?; there are agent, "),
+        (
+            ("schemas", "list", "-r", "foo"),
+            ExitCode.USAGE,
+            "--registry: 'foo' is not a registry's URL, such as ",
+        ),
+        (("consume", "t", "-r", ","), ExitCode.USAGE, "--registry: ',' is no registry's URL"),
+        (
+            ("topics", "create", "t", "-p", "2001"),
+            ExitCode.USAGE,
+            "'--partitions' / '-p': Input should be less than or equal to 2000",
+        ),
         (("groups", "describe", ""), ExitCode.USAGE, "error: '' is not a group name: "),
         (
             ("topics", "list", "-b", "no-such-host.invalid:9092"),
@@ -66,3 +79,16 @@ def test_a_folder_with_other_files_is_no_partition(run: Headrace, tmp_path: Path
     result = run("dump-log", tmp_path)
     assert result.exit_code == ExitCode.USAGE
     assert result.err == f"error: {tmp_path} has no segment (*.log); is it a partition's directory?\n"
+
+
+def test_the_bound_on_partitions_is_the_brokers() -> None:
+    assert PARTITIONS_MAX == PARTITIONS_PER_CHANGE_MAX
+
+
+def test_a_home_that_cannot_be_is_named(run: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", "/proc")
+    result = run("up", "--without", "airflow")
+    assert result.exit_code == ExitCode.NEGATIVE
+    assert (
+        result.err.strip().splitlines()[-1].startswith("error: /proc/fleet.lock: no such file or directory")
+    )

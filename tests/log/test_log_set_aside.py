@@ -74,7 +74,7 @@ def test_each_damage_is_one_line(tmp_path: Path) -> None:
     assert any(f"{logs[3].name}" in line and "the file is missing" in line for line in lines)
     assert any("but everything below 3400 was durable" in line for line in lines)
     assert "00000000000000000007.cut: 9 bytes, cut off by a start" in printed
-    assert "1 partitions are damaged" in printed
+    assert "1 partition is damaged" in printed
 
 
 def test_a_torn_tail_is_no_damage(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_only_what_is_offline_is_touched_beside_a_running_broker(tmp_path: Path)
         before = files(tmp_path / "t-1")
         code, printed = command("set-aside", tmp_path)
         assert code == 0
-        assert "1 partitions are open in the running broker" in printed and "t-0: gap [" in printed
+        assert "1 partition is open in the running broker" in printed and "t-0: gap [" in printed
         assert files(tmp_path / "t-1") == before
         log.abandon()
 

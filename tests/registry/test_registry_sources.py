@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -12,7 +13,7 @@ import pytest
 
 from headrace.registry import errors, sources
 from headrace.registry.__main__ import parse_sources
-from headrace.registry.client import NamedUrl, SchemaConflictError
+from headrace.registry.client import NamedUrl, SchemaConflictError, parse_urls
 from headrace.registry.copying import SubjectCopier
 from headrace.registry.errors import RegistryError
 from headrace.registry.requests import check_new_name
@@ -219,3 +220,9 @@ def test_sources_are_named() -> None:
     for wrong in ("http://a:1", "east=http://a:1,http://b:2", ","):
         with pytest.raises(Exception, match=r"such as east=http"):
             parse_sources(wrong)
+
+
+@pytest.mark.parametrize("url", ["foo", "127.1.0.3:8081", "ftp://a", "http://", "http:///subjects", "east="])
+def test_what_is_no_url_is_named(url: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"{url.rstrip('/')!r} is not a registry's URL")):
+        parse_urls(f"http://127.1.0.3:8081,{url}")

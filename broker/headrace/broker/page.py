@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.process.disk import DiskSpace
-from headrace.process.page import Amount, Link, Mark, Page, Table, Tone, counted, size
+from headrace.process.page import Amount, Link, Mark, Page, Table, Tone, size
+from headrace.process.text import counted
 
 
 def page(status: Mapping[str, Any]) -> Page:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from headrace.process.page import Link, Mark, Page, Table, Tone, counted, size
+from headrace.process.page import Link, Mark, Page, Table, Tone, size
+from headrace.process.text import counted
 
 PROBLEMS_MAX: Final = 20
 

@@ -30,6 +30,7 @@ from headrace.cli.context import context
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, out, plain, print_json
 from headrace.cli.values import parse_span_ms
+from headrace.process.text import counted
 
 SEEN_WAIT_MAX_S = 30.0
 TIMEOUT_LEAST_MS = 60_000
@@ -265,7 +266,7 @@ def _print(result: DrillResult, *, is_seen: bool) -> None:
         if plant.outcome != "named":
             out.print(f"[bold red]{plant.outcome}[/]  {plain(plant.kind)}: service {plain(plant.service)}")
     if result.record.false_count:
-        out.print(f"[bold red]false[/]  {result.record.false_count:,} events were named by mistake")
+        out.print(f"[bold red]false[/]  named by mistake: {counted(result.record.false_count, 'event')}")
     for name, took_s in data["copied_s"].items():
         out.print(f"the copy had the events of {plain(name)} within {took_s:.0f} s, as the audit counts it")
     slowest = f", slowest {data['slowest_s']:.0f} s" if data["slowest_s"] is not None else ""

@@ -26,6 +26,7 @@ from headrace.cli.context import context, site
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, out, plain, print_json
 from headrace.cli.values import parse_span_ms, parse_time_ms
+from headrace.process.text import counted
 
 HOUR_MS = 3_600_000
 
@@ -259,7 +260,7 @@ def _bring(
             stack.callback(sender.close)
             count = resender.bring(planned, sender, says, author())
             if not quiet:
-                out.print(f"brought {count:,} events into {plain(evidence.datacenter)}'s log")
+                out.print(f"brought {counted(count, 'event')} into {plain(evidence.datacenter)}'s log")
 
     wait_until(lambda: judged(store, topic, hours_ms), have_arrived, wait_s)
 

@@ -14,6 +14,7 @@ from headrace.cli.context import DatacenterOption, site
 from headrace.cli.errors import CommandError, ExitCode, print_note
 from headrace.cli.output import JsonOption, in_bytes, in_time, out, print_json, print_table
 from headrace.cli.values import parse_size_bytes
+from headrace.process.text import counted
 
 DAMAGED_SHOWN_MAX = 20
 _HDFS = ("all", "log", "none")
@@ -87,7 +88,7 @@ def create(
             out.print(f"removed {name}", markup=False)
         seconds = (taken.manifest.ended_ms - taken.manifest.began_ms) / 1000
         out.print(
-            f"{taken.folder}: {len(taken.manifest.files):,} files, "
+            f"{taken.folder}: {counted(len(taken.manifest.files), 'file')}, "
             f"{in_bytes(taken.manifest.size_bytes)}, of which "
             f"{in_bytes(taken.copied_bytes)} were copied and "
             f"{in_bytes(taken.taken_over_bytes)} taken over from an "
@@ -124,7 +125,8 @@ def list_(folder: ShelfArgument, json: JsonOption = False) -> None:
                 row.get("home", "-"),
                 f"{row['files']:,}" if "files" in row else "-",
                 in_bytes(row["size_bytes"]) if "size_bytes" in row else "-",
-                row.get("problem") or (f"{len(row['problems'])} problems" if row.get("problems") else ""),
+                row.get("problem")
+                or (counted(len(row["problems"]), "problem") if row.get("problems") else ""),
             )
             for row in rows
         ],
@@ -156,9 +158,10 @@ def verify(backup: BackupArgument, bytes_per_second: RateOption = None, json: Js
             out.print(f"extra   {path}: the manifest does not name it", markup=False)
         _print_notes(found.manifest)
         count = len(found.manifest.files)
+        damaged = counted(len(found.damaged), "is", "are")
+        state = f"{damaged} damaged" if found.damaged else "all are as they were written"
         out.print(
-            f"{count:,} files, {in_bytes(found.manifest.size_bytes)}: "
-            + (f"{len(found.damaged)} are damaged" if found.damaged else "all are as they were written"),
+            f"{counted(count, 'file')}, {in_bytes(found.manifest.size_bytes)}: {state}",
             markup=False,
         )
     if found.damaged:
@@ -211,8 +214,9 @@ def restore(
     for note in restored.notes:
         print_note(note)
     out.print(
-        f"restored {len(restored.manifest.files):,} files, {in_bytes(restored.manifest.size_bytes)}, to "
-        f"{restored.home}; `headrace up` starts what the site describes",
+        f"restored {counted(len(restored.manifest.files), 'file')}, "
+        f"{in_bytes(restored.manifest.size_bytes)}, to {restored.home}; "
+        "`headrace up` starts what the site describes",
         markup=False,
     )
 

@@ -15,7 +15,7 @@ from headrace.cli.context import BootstrapOption, DatacenterOption, datacenter
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import note
 from headrace.cli.records import Filter, Form, Printer, pattern
-from headrace.cli.values import UNIX_DIGITS_MIN, parse_time_ms
+from headrace.cli.values import UNIX_DIGITS_MIN, parse_time_ms, registry_urls
 
 if TYPE_CHECKING:
     from headrace.client import Consumer, ConsumerRecord
@@ -58,7 +58,13 @@ FormOption = Annotated[
 ]
 RegistryOption = Annotated[
     str | None,
-    typer.Option("--registry", "-r", help="A schema registry, instead of the datacenter's.", metavar="URL"),
+    typer.Option(
+        "--registry",
+        "-r",
+        help="A schema registry, instead of the datacenter's.",
+        metavar="URL",
+        callback=registry_urls,
+    ),
 ]
 
 

@@ -96,6 +96,8 @@ def _message(error: BaseException) -> str:
         return explained(error, None if error.filename else home.absolute())
     if _is_of_other_bytes(error):
         return f"{error.object[:NAME_MAX_CHARS]!r} is not UTF-8"
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror.lower()} (set {DEBUG_VARIABLE}=1 for the traceback)"
     text = str(error).strip() or type(error).__name__
     if type(error).__module__.startswith("headrace."):
         return text

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, in_bytes, out, print_json
+from headrace.process.text import counted
 
 BUSY_SHOWN_MAX = 10
 
@@ -46,11 +47,16 @@ def check(path: DirectoryArgument, partition: PartitionOption = None, json: Json
             _print(report)
         damaged = sum(bool(report.findings) for report in reports)
         _say(
-            f"{len(reports)} partitions, {sum(len(report.segments) for report in reports)} segments, "
+            f"{counted(len(reports), 'partition')}, "
+            f"{counted(sum(len(report.segments) for report in reports), 'segment')}, "
             f"{in_bytes(sum(report.size_bytes for report in reports))}, "
-            f"{sum(report.batches for report in reports):,} good batches with "
-            f"{sum(report.records for report in reports):,} records: "
-            + (f"{damaged} partitions are damaged" if damaged else "nothing is damaged")
+            f"{counted(sum(report.batches for report in reports), 'good batch', 'good batches')} with "
+            f"{counted(sum(report.records for report in reports), 'record')}: "
+            + (
+                f"{counted(damaged, 'partition is', 'partitions are')} damaged"
+                if damaged
+                else "nothing is damaged"
+            )
         )
     if any(report.findings for report in reports):
         raise typer.Exit(ExitCode.NEGATIVE)
@@ -130,7 +136,8 @@ def _free(data_dir: Path, folders: list[Path], *, quiet: bool) -> Iterator[list[
                 "another command is at work there: stop the broker first"
             )
         if busy and not quiet:
-            _say(f"{len(busy)} partitions are open in the running broker, and left alone")
+            partitions = counted(len(busy), "partition is", "partitions are")
+            _say(f"{partitions} open in the running broker, and left alone")
         yield free
     finally:
         claims.close()

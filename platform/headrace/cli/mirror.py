@@ -14,6 +14,7 @@ from headrace.cli.context import context
 from headrace.cli.errors import CommandError, ExitCode, print_error
 from headrace.cli.output import JsonOption, confirm, in_bytes, out, plain, print_json, print_table
 from headrace.process.background import in_background
+from headrace.process.text import counted
 
 if TYPE_CHECKING:
     from headrace.site.context import ContextMirror
@@ -52,7 +53,8 @@ def status(json: JsonOption = False) -> None:
         )
     halted = [row for _, row in rows if row["state"] == "halted"]
     if halted and not json:
-        out.print(f"[red]{len(halted)} partitions are halted[/]: they are not copied until you act")
+        say = counted(len(halted), "partition is", "partitions are")
+        out.print(f"[red]{say} halted[/]: not copied until you act")
     for problem in problems:
         print_error(str(problem))
     if problems:

@@ -15,7 +15,7 @@ from headrace.cli.context import BootstrapOption, DatacenterOption, datacenter
 from headrace.cli.errors import CommandError, ExitCode, print_note
 from headrace.cli.output import JsonOption, out, plain, print_json
 from headrace.cli.produce_avro import LineError, Options, Send, avro_sender
-from headrace.cli.values import given_bytes, parse_pairs, parse_span_ms, parse_time_ms
+from headrace.cli.values import given_bytes, parse_pairs, parse_span_ms, parse_time_ms, registry_urls
 from headrace.process.nearest import question
 
 if TYPE_CHECKING:
@@ -69,7 +69,11 @@ OldOption = Annotated[
 RegistryOption = Annotated[
     str | None,
     typer.Option(
-        "--registry", "-r", help="With --avro: a registry, instead of the datacenter's.", metavar="URL"
+        "--registry",
+        "-r",
+        help="With --avro: a registry, instead of the datacenter's.",
+        metavar="URL",
+        callback=registry_urls,
     ),
 ]
 

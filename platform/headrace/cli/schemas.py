@@ -18,6 +18,7 @@ from headrace.cli.context import DatacenterOption, datacenter
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, out, plain, print_json, print_table
 from headrace.cli.suggestions import did_you_mean
+from headrace.cli.values import registry_urls
 
 TIMEOUT_S = 10.0
 """Of one request: a registry that checks a large schema takes up to four seconds."""
@@ -26,7 +27,13 @@ app = typer.Typer(help="Avro schemas in the schema registry, and their compatibi
 
 RegistryOption = Annotated[
     str | None,
-    typer.Option("--registry", "-r", help="A schema registry, instead of the datacenter's.", metavar="URL"),
+    typer.Option(
+        "--registry",
+        "-r",
+        help="A schema registry, instead of the datacenter's.",
+        metavar="URL",
+        callback=registry_urls,
+    ),
 ]
 SubjectArgument = Annotated[
     str, typer.Argument(help="A subject, such as page-view-value.", autocompletion=names.subjects)

@@ -30,7 +30,7 @@ from headrace.cli.context import BootstrapOption, DatacenterOption, context, sit
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, confirm, out, plain, print_json
 from headrace.cli.topics_view import offline_logs, partition_rows, print_partitions, print_topics
-from headrace.cli.values import parse_settings
+from headrace.cli.values import PARTITIONS_MAX, parse_settings
 from headrace.coordination import declared
 
 app = typer.Typer(help="Topics: their partitions and settings.", no_args_is_help=True)
@@ -122,7 +122,7 @@ def list_(
 def create(
     topic: TopicArgument,
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", min=1, max=10_000, help="How many partitions.")
+        int, typer.Option("--partitions", "-p", min=1, max=PARTITIONS_MAX, help="How many partitions.")
     ] = 3,
     replication_factor: ReplicationFactorOption = None,
     config: Annotated[

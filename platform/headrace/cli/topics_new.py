@@ -19,7 +19,13 @@ from headrace.cli.context import site as load_site
 from headrace.cli.errors import CommandError, ExitCode, print_error
 from headrace.cli.output import JsonOption, note, out, plain, print_json, write
 from headrace.cli.topics import ProducersOption
-from headrace.cli.values import parse_duration_ms, parse_pairs, parse_settings, parse_size_bytes
+from headrace.cli.values import (
+    PARTITIONS_MAX,
+    parse_duration_ms,
+    parse_pairs,
+    parse_settings,
+    parse_size_bytes,
+)
 from headrace.registry.level import Level
 
 RETENTION_MS = "retention.ms"
@@ -34,7 +40,7 @@ SchemaArgument = Annotated[
 ]
 PartitionsOption = Annotated[
     int | None,
-    typer.Option("--partitions", "-p", min=1, max=10_000, help="How many partitions; by default 3."),
+    typer.Option("--partitions", "-p", min=1, max=PARTITIONS_MAX, help="How many partitions; by default 3."),
 ]
 RetentionOption = Annotated[
     str | None,

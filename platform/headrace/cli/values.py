@@ -17,6 +17,8 @@ from headrace.process.timestamps import time_problem
 
 NUMBER_MAX: Final = 2**63 - 1
 """Of milliseconds and bytes: settings and requests have numbers of 64 bits."""
+PARTITIONS_MAX: Final = 2000
+"""Of a new topic: `coordination.topics.PARTITIONS_PER_CHANGE_MAX`, which takes long to import."""
 UNIX_DIGITS_MIN: Final = 9
 """A number of so many digits is meant as a Unix time, in whatever unit; one of eight is a date."""
 TIME_FORMS: Final = (
@@ -161,3 +163,16 @@ def _setting(name: str, value: str) -> str:
     if name.endswith(".bytes"):
         return str(_named(name, parse_size_bytes, value))
     return value
+
+
+def registry_urls(text: str | None) -> str | None:
+    """Checks what --registry gives: one URL, or several."""
+    if text is not None:
+        from headrace.registry.client import parse_urls
+
+        try:
+            if not parse_urls(text):
+                raise ValueError(f"{text!r} is no registry's URL")
+        except ValueError as error:
+            raise CommandError(f"--registry: {error}", ExitCode.USAGE) from None
+    return text

@@ -16,6 +16,7 @@ from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, in_time, out, print_json, write
 from headrace.cli.values import parse_span_ms, parse_time_ms
 from headrace.cli.warehouse import RootOption, TopicsArgument, no_table, spark, tables, warehouse
+from headrace.process.text import counted
 from headrace.warehouse.dialect import Dialect
 from headrace.warehouse.options import DEFAULT_ROOT
 
@@ -67,8 +68,8 @@ def compact(
             out.print(f"{result.topic}: no hour has enough small files to compact")
         else:
             out.print(
-                f"{result.topic}: {result.files_before} files became {result.files_after} in "
-                f"{len(result.hours)} hours, {result.rows:,} rows"
+                f"{result.topic}: {counted(result.files_before, 'file')} became {result.files_after} in "
+                f"{counted(len(result.hours), 'hour')}, {counted(result.rows, 'row')}"
             )
 
 
@@ -96,10 +97,13 @@ def retain(
         print_json([asdict(result) for result in results])
         return
     for result in results:
-        deleted = f"{result.rows:,} rows of {_hours_text(result.hours)}" if result.hours else "no hour"
+        deleted = (
+            f"{counted(result.rows, 'row')} of {_hours_text(result.hours)}" if result.hours else "no hour"
+        )
         out.print(
-            f"{result.topic}: deleted {deleted}, {len(result.orphans)} orphaned staging directories "
-            f"and the trash of {len(result.trash)} changes"
+            f"{result.topic}: deleted {deleted}, "
+            f"{counted(len(result.orphans), 'orphaned staging directory', 'orphaned staging directories')} "
+            f"and the trash of {counted(len(result.trash), 'change')}"
         )
 
 
@@ -115,7 +119,8 @@ def move(topics: TopicsArgument, root: RootOption = DEFAULT_ROOT, json: JsonOpti
         if not result.files:
             out.print(f"{result.topic}: every file is in its place")
         else:
-            out.print(f"{result.topic}: moved {result.files:,} files of {len(result.hours):,} hours")
+            hours = counted(len(result.hours), "hour")
+            out.print(f"{result.topic}: moved {counted(result.files, 'file')} of {hours}")
 
 
 def verify(
@@ -144,10 +149,12 @@ def verify(
         print_json([{**asdict(result), "is_sound": result.is_sound} for result in results])
     else:
         for result in results:
-            state = "[green]sound[/]" if result.is_sound else f"[red]{len(result.problems)} problems[/]"
+            problems = counted(len(result.problems), "problem")
+            state = "[green]sound[/]" if result.is_sound else f"[red]{problems}[/]"
             out.print(
-                f"{result.topic}: {state}: {result.rows:,} rows in {result.files} files "
-                f"of {result.changes} changes, {result.audited_hours} hours compared with the audit"
+                f"{result.topic}: {state}: {counted(result.rows, 'row')} in {counted(result.files, 'file')} "
+                f"of {counted(result.changes, 'change')}, {counted(result.audited_hours, 'hour')} "
+                "compared with the audit"
             )
             for problem in result.problems:
                 out.print(f"  {problem}", markup=False)

@@ -166,11 +166,6 @@ def size(size_bytes: int) -> Amount:
     return Amount(f"{number:,.1f} {unit}")
 
 
-def counted(count: int, one: str, many: str) -> str:
-    """`1 copy`, `1,200 copies`."""
-    return f"{count:,} {one if count == 1 else many}"
-
-
 def duration(seconds: float) -> Amount:
     """`42 s`, `5 min`, `3 h 20 min`, `2 d 4 h`."""
     whole = int(seconds)

@@ -22,6 +22,11 @@ _CONTROL: Final = re.compile(
 _HOST: Final = re.compile(r"[A-Za-z0-9:]([A-Za-z0-9.:_-]*[A-Za-z0-9:])?")
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """`1 copy`, `1,200 copies`. `many`: by default, `one` with an s."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
 def escaped(text: str) -> str:
     r"""Returns the text on one line: each control character as `\n`, `\x1b` or `\u2028`."""
     return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)

@@ -32,8 +32,11 @@ COMPARE_TIMEOUT_S: Final = 3.0
 """How long a registry may take to confirm what another one answered."""
 UNREACHABLE_PAUSE_S: Final = 30.0
 """How long a registry that did not answer is not asked to confirm anything."""
+URL_SHOWN_MAX: Final = 200
+EXAMPLE_URL: Final = "http://127.1.0.3:8081"
 
 _NAMED_URL: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(https?://.*)")
+_URL: Final = re.compile(r"https?://[^/\s]")
 
 
 class NamedUrl(NamedTuple):
@@ -47,7 +50,10 @@ class NamedUrl(NamedTuple):
 
 
 def parse_urls(urls: str | Sequence[str]) -> list[NamedUrl]:
-    """Returns the registries of a list such as "http://127.1.0.3:8081,west=http://127.2.0.3:8081"."""
+    """Returns the registries of a list such as "http://127.1.0.3:8081,west=http://127.2.0.3:8081".
+
+    Raises `ValueError` for what is not a URL of HTTP.
+    """
     listed = urls.split(",") if isinstance(urls, str) else list(urls)
     found: list[NamedUrl] = []
     for text in (url.strip() for url in listed):
@@ -56,6 +62,9 @@ def parse_urls(urls: str | Sequence[str]) -> list[NamedUrl]:
             found.append(NamedUrl(named[2].rstrip("/"), named[1]))
         elif text:
             found.append(NamedUrl(text.rstrip("/")))
+    for url, _ in found:
+        if not _URL.match(url):
+            raise ValueError(f"{url[:URL_SHOWN_MAX]!r} is not a registry's URL, such as {EXAMPLE_URL}")
     return found
 
 
@@ -89,7 +98,7 @@ class SchemaRegistryClient:
         self.urls = [each.url for each in named]
         self._named = {each.url: each for each in named}
         if not self.urls:
-            raise ValueError("a schema registry client needs at least one URL, such as http://127.1.0.3:8081")
+            raise ValueError(f"a schema registry client needs at least one URL, such as {EXAMPLE_URL}")
         self._retry_rounds = retry_rounds
         self._sleep = sleep
         self._http = httpx.Client(

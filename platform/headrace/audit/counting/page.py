@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.process.page import Cell, Link, Mark, Page, Table, Tone, counted, state_of
+from headrace.process.page import Cell, Link, Mark, Page, Table, Tone, state_of
+from headrace.process.text import counted
 
 
 def page(status: Mapping[str, Any]) -> Page:
