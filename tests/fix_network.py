@@ -16,6 +16,7 @@ namespaces' names.
 
 import ctypes
 import itertools
+import json
 import os
 import re
 import select
@@ -202,11 +203,21 @@ class Network:
         self._relay.stdin.flush()
         self._expect(f"delay {delay_ms:g}")
 
+    def begun(self) -> set[tuple[str, str, int]]:
+        """Returns the TCP connections that hosts have begun across the WAN: host, address and port."""
+        assert self._relay is not None and self._relay.stdin is not None
+        self._relay.stdin.write("begun\n")
+        self._relay.stdin.flush()
+        return {(self.host_of(source), to, port) for source, to, port in json.loads(self._printed())}
+
     def _expect(self, line: str) -> None:
+        printed = self._printed()
+        assert printed == line, f"the relay printed {printed!r} instead of {line!r}"
+
+    def _printed(self) -> str:
         assert self._relay is not None and self._relay.stdout is not None
         readable, _, _ = select.select([self._relay.stdout], [], [], RELAY_WAIT_MAX_S)
-        printed = self._relay.stdout.readline().strip() if readable else "nothing"
-        assert printed == line, f"the relay printed {printed!r} instead of {line!r}"
+        return self._relay.stdout.readline().strip() if readable else "nothing"
 
     def cut(self, datacenter: str) -> None:
         """Takes a datacenter's WAN link down, silently."""

@@ -90,8 +90,8 @@ def kafka_member(brokers: BrokerCluster, topic: str, group: str) -> Iterator[Non
         )
         seen: set[tuple[int, int]] = set()
         while not stop.is_set():
-            # Longer than a rejoin takes, on a busy machine, too: kafka-python 3.0.12 forgets for ever a rejoin
-            # for newer metadata if a poll ends between its JoinGroup and its SyncGroup.
+            # Longer than a rejoin takes, even on a busy machine: kafka-python 3.0.12 forgets for ever a
+            # rejoin for newer metadata if a poll ends between its JoinGroup and its SyncGroup.
             wait_ms = 2_000 if caught_up.is_set() else 20_000
             for records in consumer.poll(timeout_ms=wait_ms).values():
                 seen |= {(record.partition, record.offset) for record in records}

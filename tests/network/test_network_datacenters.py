@@ -180,6 +180,28 @@ def test_terraform_creates_them_over_the_wan_and_then_plans_no_change(
     assert "No changes." in site.terraform("plan", "-detailed-exitcode")
 
 
+def test_units_connect_across_the_wan_from_analysis_alone(provisioned_site: ProvisionedSite) -> None:
+    """As docs/operations/network.md says, for whoever writes the firewalls' rules."""
+    site = provisioned_site
+    served = {
+        address
+        for datacenter in ("east", "west")
+        for address in (
+            *(each["listen"] for each in site.outputs[datacenter]["brokers"].values()),
+            site.outputs[datacenter]["registry_url"].removeprefix("http://"),
+        )
+    }
+
+    def begun() -> set[tuple[str, str]]:
+        """By units; the hosts of services have none, and Terraform runs on one of these."""
+        found = site.network.begun()
+        return {(host, f"{to}:{port}") for host, to, port in found if host not in SERVICES.values()}
+
+    wait_until(lambda: {to for _, to in begun()} >= served, RESTORED_MAX_S, "all are used", begun)
+    assert {to for _, to in begun()} == served
+    assert {host for host, _ in begun()} <= {"analysis-1", "analysis-2"}
+
+
 def test_a_datacenter_that_is_cut_off_for_a_minute_loses_nothing(provisioned_site: ProvisionedSite) -> None:
     site = provisioned_site
     store = AuditStore(site.audit_store_url)

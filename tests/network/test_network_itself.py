@@ -78,6 +78,7 @@ def test_only_packets_between_datacenters_are_delayed(network: Network) -> None:
         assert round_trip_s(far) < LATE_S
         network.set_delay(WAN_DELAY_MS)
         assert round_trip_s(far) >= ROUND_TRIP_S
+        assert network.begun() == {("west-1", "10.1.0.3", PORT)}
 
 
 def test_megabytes_arrive_intact(network: Network) -> None:

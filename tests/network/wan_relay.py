@@ -4,8 +4,10 @@
 
 Owns one TUN device (`wan`) in each named network namespace. A packet that the kernel routes into one comes
 out of the device of the datacenter whose /24 is its destination, `delay_ms` later, so a round trip takes
-twice that. Prints "ready" once the devices exist. Reads `delay MS` from standard input at any time, and
-repeats the line once it applies. At the end of standard input the relay ends, and with it the devices.
+twice that. Prints "ready" once the devices exist. Reads orders from standard input at any time: after
+`delay MS` it repeats the line once it applies; after `begun` it prints the TCP connections that were begun
+across the WAN, each as [from, to, port], as JSON in one line. At the end of standard input the relay ends,
+and with it the devices.
 
 The devices accept segments of up to 64 KB together with TCP's own sizes (IFF_VNET_HDR, as virtual machines
 do): hosts see a path MTU of 1,500 bytes, and the relay is woken once per forty packets.
@@ -19,8 +21,10 @@ import ctypes
 import fcntl
 import heapq
 import itertools
+import json
 import os
 import select
+import socket
 import struct
 import sys
 import time
@@ -30,6 +34,7 @@ from typing import Final
 DEVICE: Final = "wan"
 READ_MAX_BYTES: Final = 65_535 + 64
 READS_PER_WAKEUP_MAX: Final = 64  # from one device, before the others are read
+FIRST_PACKET_MAX_BYTES: Final = 128  # of a TCP connection, with both headers
 QUEUE_MAX_BYTES: Final = 64 << 20  # in flight; more is dropped, as in a router
 
 _CLONE_NEWNET: Final = 0x40000000
@@ -38,6 +43,7 @@ _TUNSETOFFLOAD: Final = 0x400454D0
 _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
 _TUN_F_CSUM, _TUN_F_TSO4 = 0x01, 0x02
 _VNET_HEADER_BYTES: Final = 10
+_SYN, _ACK = 0x02, 0x10
 _DESTINATION: Final = slice(
     _VNET_HEADER_BYTES + 16, _VNET_HEADER_BYTES + 19
 )  # the /24 of an IPv4 header's destination
@@ -61,6 +67,15 @@ def open_device(namespace: str) -> int:
     return device
 
 
+def begun(packet: bytes) -> tuple[str, str, int] | None:
+    """Returns who begins a TCP connection to which address and port with this packet, if one is begun."""
+    ip = packet[_VNET_HEADER_BYTES:]
+    tcp = ip[4 * (ip[0] & 15) :]
+    if ip[9] != socket.IPPROTO_TCP or len(tcp) < 14 or tcp[13] & (_SYN | _ACK) != _SYN:
+        return None
+    return socket.inet_ntoa(ip[12:16]), socket.inet_ntoa(ip[16:20]), int.from_bytes(tcp[2:4], "big")
+
+
 class Relay:
     """Packets in flight, by delivery time. `devices`: the first three bytes of an address → TUN device."""
 
@@ -70,6 +85,7 @@ class Relay:
         self._queue: list[tuple[float, int, int, bytes]] = []
         self._numbers = itertools.count()  # keeps packets of the same delivery time in order
         self._queued_bytes = 0
+        self.begun: set[tuple[str, str, int]] = set()
 
     def take(self, device: int) -> None:
         """Reads the packets that the kernel has sent into `device`, and schedules their delivery."""
@@ -83,6 +99,8 @@ class Relay:
             is_ipv4 = len(packet) > _VNET_HEADER_BYTES and packet[_VNET_HEADER_BYTES] >> 4 == 4
             if to is None or not is_ipv4 or self._queued_bytes >= QUEUE_MAX_BYTES:
                 continue
+            if len(packet) < FIRST_PACKET_MAX_BYTES and (connection := begun(packet)):
+                self.begun.add(connection)
             self._queued_bytes += len(packet)
             heapq.heappush(self._queue, (deliver_at_s, next(self._numbers), to, packet))
 
@@ -123,6 +141,9 @@ def main() -> int:
             order = os.read(orders, 4096).decode()
             if not order:
                 return 0
+            if order.startswith("begun"):
+                print(json.dumps(sorted(relay.begun)), flush=True)
+                continue
             relay.delay_s = float(order.split()[-1]) / 1000
             print(order, end="", flush=True)
         wait_s = relay.deliver()
