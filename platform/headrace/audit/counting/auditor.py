@@ -15,6 +15,7 @@ from uuid import UUID
 
 from headrace.audit.batches.damage import is_good_at
 from headrace.audit.batches.raw_reader import RawReader
+from headrace.audit.counting.counted_logs import CountedLogs
 from headrace.audit.counting.declaring import Declarations
 from headrace.audit.counting.disk_damage import ASK_S as ASK_DISKS_S
 from headrace.audit.counting.disk_damage import DiskDamage
@@ -27,7 +28,7 @@ from headrace.audit.counting.partition_counter import (
     partitions_status,
 )
 from headrace.audit.counting.replica_contents import ASK_S, PASSES_EVERY_S, ReplicaContents
-from headrace.audit.counting.resuming import count_again, deleted_part, log_starts, resume
+from headrace.audit.counting.resuming import begun_where_counts_hold, count_again, deleted_part, resume
 from headrace.audit.counting.salvage import count_past_damage
 from headrace.audit.counting.set_aside_again import SetAsidePlaces
 from headrace.audit.counting.settings import AuditorSettings, counted_partitions
@@ -97,7 +98,7 @@ class Auditor:
         self._declarations = Declarations(self._admin)
         self._topic_ids: dict[str, UUID] = {}
         self._counters: dict[tuple[str, int], PartitionCounter] = {}
-        self._counted_ids: dict[tuple[str, int], str] = {}  # partition → the id of the topic that is counted
+        self._logs = CountedLogs(self._consumer)
         self._interruptions: dict[tuple[str, int], int] = {}  # partition → those after which it was checked
         self._unpublished: list[AuditRecord] = []
         self._raw = RawReader(settings.bootstrap, client_id)
@@ -189,7 +190,6 @@ class Auditor:
         found = self._topics = self._admin.topics()
         self._topic_ids = {name: info.topic_id for name, info in found.items()}
         self._forget_deleted({(name, partition) for name in found for partition in found[name].partitions})
-        ids = {name: named_id(topic_id) for name, topic_id in self._topic_ids.items()}
         fresh: list[CountedPartition] = []
         for partition in counted_partitions(self.settings, self._mirrors, found):
             counter = self._counters.get((partition.topic, partition.log_partition))
@@ -198,30 +198,15 @@ class Auditor:
             elif counter.partition != partition:
                 self._unpublished += counter.cut()
                 counter.partition = partition  # it is known now whose copy this is
-        if not fresh:
-            return
-        starts = log_starts(self._admin, {partition.topic for partition in fresh})
-        fresh = [each for each in fresh if each.log_partition in starts.get(each.topic, ())]
-        counters = [self._begin(each, starts[each.topic][each.log_partition]) for each in fresh]
-        begun = {(each.partition.topic, each.partition.log_partition): each for each in counters if each}
-        self._counted_ids |= {key: ids[key[0]] for key in begun}
-        self._consumer.assign([*self._consumer.assignment, *begun])
-        for key, counter in begun.items():
+        begun = begun_where_counts_hold(self._admin, self._standings, fresh, self._topic_ids)
+        places = {key: mark.counted_to for key, (_, mark, _) in begun.items()}
+        self._logs.begin(places, self._topic_ids)
+        for key, (partition, mark, recounts) in begun.items():
+            how = (self.settings.bucket_ms, self._trusted)
+            counter = PartitionCounter(partition, mark.counted_to, *how, mark.last, mark.content)
             self._counters[key] = counter
             self._interruptions[key] = 0
-            self._consumer.seek(*key, counter.counted_to)
-
-    def _begin(self, partition: CountedPartition, start_address: int) -> PartitionCounter | None:
-        """Returns the counter of a partition, where its counts still hold; None if that is not known now."""
-        topic_id = named_id(self._topic_ids.get(partition.topic))
-        try:
-            mark, recounts = self._standings.begin(partition, start_address, topic_id)
-        except ClientError as error:
-            logger.warning("%s is not counted yet: %s", partition.name, error)
-            return None
-        self._unpublished += recounts
-        how = (self.settings.bucket_ms, self._trusted)
-        return PartitionCounter(partition, mark.counted_to, *how, mark.last, mark.content)
+            self._unpublished += recounts
 
     def _goes_back(self, key: tuple[str, int], counter: PartitionCounter, *, always: bool = False) -> bool:
         """Whether the log lost what was counted; it is then counted again. Checked after failed fetches, or
@@ -233,19 +218,18 @@ class Auditor:
         topic, number = key
         start = self._admin.list_offsets(topic, EARLIEST, partitions=[number])[number].offset
         topic_id = named_id(self._admin.topic(topic).topic_id)
-        if topic_id != self._counted_ids.get(key, topic_id):
+        if topic_id != self._logs.topic_id(key):
             raise TopicMadeAgainError(f"{topic} was deleted and made again")  # `_discover` begins anew
         recounts = self._standings.check(counter, start, topic_id)
         self._interruptions[key] = interruptions
         self._unpublished += recounts
         if recounts:
-            self._consumer.seek(topic, number, counter.counted_to)
+            self._logs.seek(topic, number, counter.counted_to)
         return bool(recounts)
 
     def _forget_deleted(self, existing: set[tuple[str, int]]) -> None:
         """Forgets partitions of topics that were deleted, or deleted and made again."""
-        ids = {name: named_id(each) for name, each in self._topic_ids.items()}
-        made_again = {key for key, topic_id in self._counted_ids.items() if topic_id != ids.get(key[0])}
+        made_again = self._logs.of_other_topics(self._topic_ids)
         gone = (self._counters.keys() - existing) | (self._counters.keys() & made_again)
         if not gone:
             return
@@ -253,14 +237,14 @@ class Auditor:
             counter = self._counters.pop(key)
             self._unpublished += counter.cut()
             self._standings.forget(counter.partition)
-            for state in (self._counted_ids, self._stuck, self._look_at_s, self._looks, self._interruptions):
+            for state in (self._stuck, self._look_at_s, self._looks, self._interruptions):
                 state.pop(key, None)
-        self._consumer.assign(key for key in self._consumer.assignment if key not in gone)
+        self._logs.end(gone)
 
     def _count(self) -> None:
         for received in self._reader.poll(0.0).records:
             self._learn(received)
-            count_again(received, self._counters, self._standings, self._consumer)
+            count_again(received, self._counters, self._standings, self._logs)
         try:
             fetched = self._consumer.poll_batches(POLL_S)
         except OffsetOutOfRangeError as error:
@@ -291,7 +275,7 @@ class Auditor:
         except ClientError as error:
             # Not raised: the other partitions' batches of this poll are to be counted.
             self._stop_at(key, str(error))
-            self._consumer.seek(*key, counter.counted_to)
+            self._logs.seek(*key, counter.counted_to)
             return
         try:
             if batches.address != counter.counted_to:
@@ -329,7 +313,7 @@ class Auditor:
             for state in (self._stuck, self._look_at_s, self._looks):
                 state.pop(key, None)
         (self._consumer.pause if is_stuck else self._consumer.resume)(*key)
-        self._consumer.seek(*key, counter.counted_to)
+        self._logs.seek(*key, counter.counted_to)
 
     def _stop_at(self, key: tuple[str, int], problem: str) -> None:
         if self._stuck.get(key) != problem:
@@ -369,7 +353,7 @@ class Auditor:
         start, gaps = deleted_part(self._admin, counter)
         self._unpublished += gaps
         counter.skip_to(start)
-        self._consumer.seek(topic, number, start)
+        self._logs.seek(topic, number, start)
 
     # --- reporting ---
 
@@ -392,7 +376,7 @@ class Auditor:
         self._damaged.add(self._unpublished)
         self._unpublished.clear()
         counters = known_ends(self._counters, self._consumer)
-        ids = {topic: topic_id for (topic, _), topic_id in self._counted_ids.items()}
+        ids = self._logs.topic_ids()
         for part in heartbeat(now_ms(), counters, ids):
             self._publisher.publish(part)
         self._publisher.flush()

@@ -6,14 +6,17 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
+from uuid import UUID
 
-from headrace.audit.counting.partition_counter import PartitionCounter
-from headrace.audit.counting.standing import CountedTally, Key, Marks, Standings, marks_of
+from headrace.audit.counting.counted_logs import CountedLogs
+from headrace.audit.counting.partition_counter import CountedPartition, PartitionCounter
+from headrace.audit.counting.standing import CountedTally, Key, Mark, Marks, Standings, marks_of
 from headrace.audit.counting.turns import Turns
+from headrace.audit.topic.logs_read import named_id
 from headrace.audit.topic.reader import AuditReader
 from headrace.audit.topic.records import GapRecord, HeartbeatRecord, RangeTally, ReceivedRecord
 from headrace.audit.topic.recounts import RecountRecord, is_asked_for
-from headrace.client import Admin, Consumer
+from headrace.client import Admin
 from headrace.client.admin import EARLIEST, LATEST
 from headrace.client.errors import ClientError
 from headrace.process.clock import now_ms
@@ -103,6 +106,39 @@ def _keep(received: ReceivedRecord, found: _Found, only: Collection[Key] | None)
             found.tallies.append(CountedTally(received.time_ms, key, *addresses, turn))
 
 
+class Begun(NamedTuple):
+    """Where counting of a partition begins or goes on, and which of its counts its log does not hold."""
+
+    partition: CountedPartition
+    mark: Mark
+    recounts: list[RecountRecord]
+
+
+def begun_where_counts_hold(
+    admin: Admin, standings: Standings, fresh: Collection[CountedPartition], topic_ids: Mapping[str, UUID]
+) -> dict[Key, Begun]:
+    """Looks where the counts of these partitions hold. Those are left out of which it is not known now, and
+    those of topics that are made again meanwhile: their logs are read by name, and may be either topic's.
+
+    Raises `ClientError`.
+    """
+    if not fresh:
+        return {}
+    begun: dict[Key, Begun] = {}
+    starts = log_starts(admin, {partition.topic for partition in fresh})
+    for partition in fresh:
+        topic, number = partition.topic, partition.log_partition
+        if number in starts.get(topic, ()):
+            try:
+                found = standings.begin(partition, starts[topic][number], named_id(topic_ids[topic]))
+            except ClientError as error:
+                logger.warning("%s is not counted yet: %s", partition.name, error)
+                continue
+            begun[topic, number] = Begun(partition, *found)
+    now = {name: info.topic_id for name, info in admin.topics().items()}
+    return {key: each for key, each in begun.items() if now.get(key[0]) == topic_ids[key[0]]}
+
+
 def log_starts(admin: Admin, topics: Iterable[str]) -> dict[str, dict[int, int]]:
     """Returns topic → partition → start address, without the topics that cannot say it now."""
     starts: dict[str, dict[int, int]] = {}
@@ -139,7 +175,7 @@ def count_again(
     received: ReceivedRecord,
     counters: Mapping[tuple[str, int], PartitionCounter],
     standings: Standings,
-    consumer: Consumer,
+    logs: CountedLogs,
 ) -> None:
     """Goes back where a record of the audit topic asks for it: the store forgets these counts."""
     asked = received.record
@@ -158,4 +194,4 @@ def count_again(
         )
         standings.marks.go_back(key, asked.from_address)
         counter.go_back(asked.from_address, None)
-        consumer.seek(*key, asked.from_address)
+        logs.seek(*key, asked.from_address)
