@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import cast
 from unittest.mock import patch
+from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import given
@@ -19,6 +22,7 @@ from fix_audit_world import (
 )
 from headrace.audit.batches.raw_reader import RawBytes
 from headrace.audit.counting.auditor import Auditor
+from headrace.audit.counting.counted_logs import CountedLogs
 from headrace.audit.counting.partition_counter import (
     CountedPartition,
     LastBatch,
@@ -41,6 +45,7 @@ from headrace.audit.topic.records import (
     PartitionPosition,
 )
 from headrace.audit.topic.recounts import AUDITOR_ENDED, RecountRecord
+from headrace.client import Consumer
 from headrace.client.errors import NetworkError
 from headrace.client.unpacking import FetchedBatches
 from headrace.wire.batch import read_header, readdress
@@ -256,17 +261,24 @@ def test_a_log_whose_end_nobody_tells_now_keeps_what_no_heartbeat_vouches_for() 
 
 # --- the auditor, between polls ---
 
+TOPIC_ID = uuid4()
+
 
 class ConsumerOfFailures:
     """Stands for the auditor's `Consumer`, whose fetches of these partitions have failed once each."""
 
     def __init__(self) -> None:
         self.sought: dict[tuple[str, int], int] = {}
+        self.assignment: list[tuple[str, int]] = []
 
     def interruptions(self, topic: str, partition: int) -> int:
         return 1
 
-    def seek(self, topic: str, partition: int, address: int) -> None:
+    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        self.assignment = list(partitions)
+
+    def seek(self, topic: str, partition: int, address: int, *, topic_id: UUID) -> None:
+        assert topic_id == TOPIC_ID
         self.sought[topic, partition] = address
 
     def resume(self, topic: str, partition: int) -> None:
@@ -280,20 +292,25 @@ class AdminOfOneTopic:
         return {number: SimpleNamespace(offset=0) for number in range(2)}
 
     def topic(self, topic: str) -> SimpleNamespace:
-        return SimpleNamespace(topic_id="id")
+        return SimpleNamespace(topic_id=TOPIC_ID)
 
 
 def auditor_of(log: LogReader, *counters: PartitionCounter) -> Auditor:
     """An auditor that has counted so far, and has no connections."""
-    auditor = object.__new__(Auditor)
+    auditor, consumer = object.__new__(Auditor), ConsumerOfFailures()
+    logs = CountedLogs(cast(Consumer, consumer))
+    logs.begin(
+        {(TOPIC, each.partition.log_partition): each.counted_to for each in counters}, {TOPIC: TOPIC_ID}
+    )
+    consumer.sought.clear()
     values = {
         "_counters": {(TOPIC, each.partition.log_partition): each for each in counters},
-        "_consumer": ConsumerOfFailures(),
+        "_consumer": consumer,
+        "_logs": logs,
         "_admin": AdminOfOneTopic(),
         "_raw": log,
         "_standings": Standings(log),  # type: ignore[arg-type]
         "_topic_ids": {},
-        "_counted_ids": {},
         "_unpublished": [],
         **{name: {} for name in ("_interruptions", "_stuck", "_look_at_s", "_looks")},
     }

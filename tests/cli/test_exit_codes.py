@@ -184,8 +184,8 @@ def test_ctrl_c_ends_a_command(environment: dict[str, str], cluster: FakeCluster
         running.stderr.readline()  # the line that says on what it works: it has begun
         running.send_signal(signal.SIGINT)
         _, errors = running.communicate(timeout=END_MAX_S)
-    # A shell calls both 130. `python -m` ends by the signal itself, whatever handled it, if the interrupt came
-    # in the middle of an `exec`, such as that by which an imported module makes a named tuple.
+    # A shell calls both 130. `python -m` ends by the signal itself, whatever handled it, if the interrupt was
+    # within an `exec`, such as that by which an imported module makes a named tuple.
     assert running.returncode in (ExitCode.INTERRUPTED, -signal.SIGINT)
     assert "Traceback" not in errors and "error" not in errors
 
