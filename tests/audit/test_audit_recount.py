@@ -353,7 +353,7 @@ def test_a_close_look_at_a_log_that_was_cut_and_has_grown_again_goes_back_first(
     regrown = LogReader([(0, batch_of(number)) for number in range(2)] + [(0, batch_of(2, 9))] * 3)
     counter = counter_of(0, counted, 4)
     auditor = auditor_of(regrown, counter)
-    auditor._standings.marks.note(KEY, counted.mark(2, "id"))
+    auditor._standings.marks.note(KEY, counted.mark(2, str(TOPIC_ID)))
     auditor._look_closely(KEY)
     assert counter.counted_to == counted.cuts[2]
     [record] = auditor._unpublished
