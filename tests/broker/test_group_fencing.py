@@ -21,6 +21,7 @@ from headrace.broker.groups.coordinator import coordinator_for
 from headrace.broker.groups.deletion import NoGroupError
 from headrace.broker.groups.fencing import NotCoordinatorError
 from headrace.broker.groups.offset_nodes import Committed
+from headrace.broker.groups.offset_queue import OffsetStore
 from headrace.broker.groups.types import JoinReply, Sync
 from headrace.broker.handlers.groups import GroupService
 from headrace.broker.settings.config import BrokerConfig
@@ -88,7 +89,8 @@ def test_a_broker_that_has_registered_again_knows_no_member_of_before() -> None:
     state = SimpleNamespace(
         config=BrokerConfig({"group.initial.rebalance.delay.ms": "0"}), broker_id=1, view=ClusterView()
     )
-    service = GroupService(cast(Any, state), cast(Any, None))
+    unused = cast(Any, None)
+    service = GroupService(cast(Any, state), OffsetStore(unused, unused, unused))
 
     def sees(epoch: int) -> None:
         state.view = state.view.with_brokers([replace(me, epoch=epoch), replace(me, broker_id=2, epoch=7)])
@@ -210,6 +212,57 @@ def test_brokers_are_read_once_and_again_when_a_group_comes_from_a_dead_one(
         second.jobs.run()
         assert confirmed == [None]
     assert reads == [SECOND, SECOND] and second.stored() == 22
+
+
+def takes_over_for_a_while(session: ZooKeeperSession, other: GroupBroker) -> None:
+    """Another broker registers, coordinates the group, stores an offset, and is gone; `other` sees it."""
+    first = GroupBroker(session, FIRST)
+    other.store.brokers_changed(lambda _: False)
+    confirmed = first.commit(200)
+    first.jobs.run()
+    assert confirmed == [None]
+    first.held.release()
+    other.store.brokers_changed(lambda _: True)
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_commit_of_before_a_group_went_and_came_back_is_not_stored(
+    session: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch, has_begun: bool
+) -> None:
+    """It waits for a thread, or hangs before its write: the other broker has stored a newer one since."""
+    second = GroupBroker(session, SECOND)
+    second.commit(50)
+    second.jobs.run()
+    late = second.commit(100)
+    if has_begun:
+        write = offset_nodes._write
+        taken: list[bool] = []
+
+        def hangs(*arguments: Any) -> Mapping[str, int]:
+            if not taken:
+                taken.append(True)
+                takes_over_for_a_while(session, second)
+            return write(*arguments)
+
+        monkeypatch.setattr(offset_nodes, "_write", hangs)
+        second.jobs.run()
+    else:
+        takes_over_for_a_while(session, second)
+    newer = second.commit(300)
+    while not newer:
+        second.jobs.run()
+    assert isinstance(late[0], NotCoordinatorError)
+    assert newer == [None] and second.stored() == 300
+
+
+def test_a_deletion_of_before_a_group_went_and_came_back_is_not_made(session: ZooKeeperSession) -> None:
+    second = GroupBroker(session, SECOND)
+    second.commit(50)
+    second.jobs.run()
+    late = second.delete()
+    takes_over_for_a_while(session, second)
+    second.jobs.run()
+    assert isinstance(late[0], NotCoordinatorError) and second.stored() == 200
 
 
 def test_a_stopped_coordinator_deletes_nothing_once_it_was_replaced(session: ZooKeeperSession) -> None:

@@ -6,12 +6,14 @@ accepted before, the group's offset would go back.
 
 So each commit is stored only while its coordinator is registered as the one that accepted it (its broker
 epoch, KIP-380), and the group is still its own by what ZooKeeper holds. A group moves away from a broker that
-lives only when another one registers: so the write also checks that none has since. Calls block.
+lives only when another one registers: so the write also checks that none has since. Nor may the group have
+been another broker's meanwhile and have come back: that one took newer commits. Calls block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headrace.broker.groups.coordinator import coordinator_for
@@ -27,11 +29,16 @@ class NotCoordinatorError(CoordinationError):
     """
 
 
-class Coordinator(NamedTuple):
-    """The broker that accepted a commit, and the broker epoch that it had then."""
+@dataclass(slots=True)
+class Coordinator:
+    """The broker that accepted a commit, and the broker epoch that it had then.
+
+    `is_over`: it has seen since that another broker coordinated the group. Set on the loop's thread.
+    """
 
     broker_id: int
     broker_epoch: int
+    is_over: bool = field(default=False, compare=False)
 
 
 def registered(state: BrokerState) -> Coordinator:
@@ -67,7 +74,7 @@ class Registrations(NamedTuple):
 
 def registrations(session: ZooKeeperSession, group: str, coordinator: Coordinator) -> Registrations:
     """Reads the brokers that live now. Raises `NotCoordinatorError`, `CoordinationError`."""
-    broker_id, epoch = coordinator
+    broker_id, epoch = coordinator.broker_id, coordinator.broker_epoch
     # The count of all registrations comes first: its version guards what is read then.
     (counted,) = session.stat_many([znodes.REGISTRATIONS])
     stat = session.exists(znodes.broker(broker_id))
@@ -76,7 +83,14 @@ def registrations(session: ZooKeeperSession, group: str, coordinator: Coordinato
             f"group {group!r}: broker {broker_id} accepted a commit in broker epoch {epoch}, which is over"
         )
     live = documents.numbers(session.children_or_empty(znodes.BROKER_IDS))
+    _check(group, coordinator)
     return Registrations(coordinator, counted.version, live)
+
+
+def _check(group: str, coordinator: Coordinator) -> None:
+    if coordinator.is_over:
+        accepted = f"broker {coordinator.broker_id} accepted this"
+        raise NotCoordinatorError(f"group {group!r}: another broker coordinated it since {accepted}")
 
 
 def guard(session: ZooKeeperSession, group: str, coordinator: Coordinator) -> Mapping[str, int]:
@@ -95,6 +109,7 @@ class Fence:
 
     def guard(self, group: str, coordinator: Coordinator) -> Mapping[str, int]:
         """Returns a guard of what is known, which a write may find outdated. Raises as `anew`."""
+        _check(group, coordinator)
         known = self._known
         if (
             known

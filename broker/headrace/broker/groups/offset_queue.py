@@ -82,7 +82,7 @@ class _Queue:
     """What is to be written of a group, in order."""
 
     waiting: deque[_Step] = field(default_factory=deque)
-    is_writing: bool = False
+    in_flight: _Step | None = None
     is_going_on: bool = False
 
 
@@ -111,7 +111,11 @@ class OffsetStore:
         queue = self._queues.setdefault(group, _Queue())
         coordinator = self._coordinator()
         commits = queue.waiting[-1] if queue.waiting else None
-        if not isinstance(commits, _Commits) or commits.coordinator != coordinator:
+        if (
+            not isinstance(commits, _Commits)
+            or commits.coordinator != coordinator
+            or commits.coordinator.is_over
+        ):
             commits = _Commits(coordinator)
             queue.waiting.append(commits)
         commits.offsets.update(offsets)
@@ -124,17 +128,17 @@ class OffsetStore:
         if queue.is_going_on:
             return
         queue.is_going_on = True
-        while queue.waiting and not queue.is_writing:
+        while queue.waiting and queue.in_flight is None:
             self._write(group, queue, queue.waiting.popleft())
         queue.is_going_on = False
-        if not queue.waiting and not queue.is_writing and self._queues.get(group) is queue:
+        if not queue.waiting and queue.in_flight is None and self._queues.get(group) is queue:
             del self._queues[group]
 
     def _write(self, group: str, queue: _Queue, step: _Step) -> None:
-        queue.is_writing = True
+        queue.in_flight = step
 
         def written(result: Any, error: Exception | None) -> None:
-            queue.is_writing = False
+            queue.in_flight = None
             step.resolve(result, error)
             self._go_on(group, queue)
 
@@ -167,6 +171,16 @@ class OffsetStore:
         queue.waiting.append(_OffsetDeletion(self._coordinator(), keys, promise))
         self._go_on(group, queue)
         return promise
+
+    def brokers_changed(self, coordinates: Callable[[str], bool]) -> None:
+        """Writes no more, of groups that another broker coordinates now, what was accepted before: not even
+        if they come back. `coordinates(group_id)`: whether this broker is the group's coordinator now.
+        """
+        for group, queue in self._queues.items():
+            if not coordinates(group):
+                for step in (*queue.waiting, queue.in_flight):
+                    if step is not None:
+                        step.coordinator.is_over = True
 
     def topics_deleted(self, topics: Iterable[str]) -> None:
         """Deletes all groups' offsets of these topics. Offsets that stay are read by nobody."""

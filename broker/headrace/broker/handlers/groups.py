@@ -81,6 +81,7 @@ class GroupService:
         """Disbands the groups that other brokers coordinate now, or did since this one registered before."""
         epoch_before, self._epoch = self._epoch, self._state.view.broker_epoch(self._state.broker_id)
         self.coordinator.brokers_changed(has_registered=self._epoch != epoch_before)
+        self._offsets.brokers_changed(self._coordinates)
 
     def join(self, _: BrokerState, request: Request) -> Promise[Tree]:
         body = request.body
