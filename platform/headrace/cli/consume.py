@@ -11,11 +11,11 @@ import typer
 
 from headrace.cli import names
 from headrace.cli.cluster import answering, brokers_of, left_of_s, naming_topic, reading
-from headrace.cli.context import BootstrapOption, DatacenterOption, datacenter
+from headrace.cli.context import BootstrapOption, DatacenterOption, RegistryOption, datacenter
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import note
 from headrace.cli.records import Filter, Form, Printer, pattern
-from headrace.cli.values import UNIX_DIGITS_MIN, parse_time_ms, registry_urls
+from headrace.cli.values import UNIX_DIGITS_MIN, parse_time_ms
 
 if TYPE_CHECKING:
     from headrace.client import Consumer, ConsumerRecord
@@ -55,16 +55,6 @@ LimitOption = Annotated[
 ]
 FormOption = Annotated[
     Form, typer.Option("--output", "-o", help="Lines for people, JSON lines, or the values' own bytes.")
-]
-RegistryOption = Annotated[
-    str | None,
-    typer.Option(
-        "--registry",
-        "-r",
-        help="A schema registry, instead of the datacenter's.",
-        metavar="URL",
-        callback=registry_urls,
-    ),
 ]
 
 

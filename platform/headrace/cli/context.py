@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 from headrace.cli import names
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.selection import current, tell
+from headrace.cli.values import registry_urls
 
 DatacenterOption = Annotated[
     str | None,
@@ -31,6 +32,16 @@ BootstrapOption = Annotated[
     str | None,
     typer.Option(
         "--bootstrap", "-b", help="Brokers as host:port,…, instead of the datacenter's.", metavar="ADDRESSES"
+    ),
+]
+RegistryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--registry",
+        "-r",
+        help="A schema registry, instead of the datacenter's.",
+        metavar="URL",
+        callback=registry_urls,
     ),
 ]
 

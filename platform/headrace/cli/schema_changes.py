@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from headrace.registry.client import SchemaRegistryClient
 
 from headrace.cli import names
-from headrace.cli.context import DatacenterOption
+from headrace.cli.context import DatacenterOption, RegistryOption
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, confirm, out, plain, print_json
-from headrace.cli.schemas import RegistryOption, SubjectArgument, naming, registry_of
+from headrace.cli.schemas import SubjectArgument, naming, registry_of
 from headrace.registry.level import Level
 
 

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from headrace.registry.client import SchemaRegistryClient
     from headrace.registry.differences import Comparison, Difference, Side
 
-from headrace.cli.context import DatacenterOption
+from headrace.cli.context import DatacenterOption, RegistryOption
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, out, plain, print_json, print_table
-from headrace.cli.schemas import RegistryOption, SubjectArgument, naming, read_schema, registry_of
+from headrace.cli.schemas import SubjectArgument, naming, read_schema, registry_of
 
 LATEST = "latest"
 

@@ -14,27 +14,16 @@ if TYPE_CHECKING:
     from headrace.registry.client import SchemaRegistryClient
 
 from headrace.cli import names
-from headrace.cli.context import DatacenterOption, datacenter
+from headrace.cli.context import DatacenterOption, RegistryOption, datacenter
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, out, plain, print_json, print_table
 from headrace.cli.suggestions import did_you_mean
-from headrace.cli.values import registry_urls
 
 TIMEOUT_S = 10.0
 """Of one request: a registry that checks a large schema takes up to four seconds."""
 
 app = typer.Typer(help="Avro schemas in the schema registry, and their compatibility.", no_args_is_help=True)
 
-RegistryOption = Annotated[
-    str | None,
-    typer.Option(
-        "--registry",
-        "-r",
-        help="A schema registry, instead of the datacenter's.",
-        metavar="URL",
-        callback=registry_urls,
-    ),
-]
 SubjectArgument = Annotated[
     str, typer.Argument(help="A subject, such as page-view-value.", autocompletion=names.subjects)
 ]

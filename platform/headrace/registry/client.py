@@ -36,7 +36,7 @@ URL_SHOWN_MAX: Final = 200
 EXAMPLE_URL: Final = "http://127.1.0.3:8081"
 
 _NAMED_URL: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(https?://.*)")
-_URL: Final = re.compile(r"https?://[^/\s]")
+_URL: Final = re.compile(r"https?://[^/\s]", re.IGNORECASE)
 
 
 class NamedUrl(NamedTuple):

@@ -13,6 +13,7 @@ been another broker's meanwhile and have come back: that one took newer commits.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -56,9 +57,6 @@ class Registrations(NamedTuple):
     version: int
     live: Collection[int]
 
-    def coordinator_of(self, group: str) -> int | None:
-        return coordinator_for(group, self.live)
-
     def guard(self, group: str) -> Mapping[str, int]:
         """Returns the nodes, with their versions (-1: any), that a write for this group must check. They hold
         until a broker registers: one that dies takes no group from a broker that lives.
@@ -66,7 +64,7 @@ class Registrations(NamedTuple):
         Raises `NotCoordinatorError`.
         """
         broker_id = self.coordinator.broker_id
-        now = self.coordinator_of(group)
+        now = coordinator_for(group, self.live)
         if now != broker_id:
             raise NotCoordinatorError(f"group {group!r} is coordinated by broker {now}, not by {broker_id}")
         return {znodes.REGISTRATIONS: self.version, znodes.broker(broker_id): -1}
@@ -83,11 +81,11 @@ def registrations(session: ZooKeeperSession, group: str, coordinator: Coordinato
             f"group {group!r}: broker {broker_id} accepted a commit in broker epoch {epoch}, which is over"
         )
     live = documents.numbers(session.children_or_empty(znodes.BROKER_IDS))
-    _check(group, coordinator)
+    _refuse_if_over(group, coordinator)
     return Registrations(coordinator, counted.version, live)
 
 
-def _check(group: str, coordinator: Coordinator) -> None:
+def _refuse_if_over(group: str, coordinator: Coordinator) -> None:
     if coordinator.is_over:
         accepted = f"broker {coordinator.broker_id} accepted this"
         raise NotCoordinatorError(f"group {group!r}: another broker coordinated it since {accepted}")
@@ -109,14 +107,11 @@ class Fence:
 
     def guard(self, group: str, coordinator: Coordinator) -> Mapping[str, int]:
         """Returns a guard of what is known, which a write may find outdated. Raises as `anew`."""
-        _check(group, coordinator)
+        _refuse_if_over(group, coordinator)
         known = self._known
-        if (
-            known
-            and known.coordinator == coordinator
-            and known.coordinator_of(group) == coordinator.broker_id
-        ):
-            return known.guard(group)
+        if known is not None and known.coordinator == coordinator:
+            with suppress(NotCoordinatorError):  # the broker that had the group may have died since
+                return known.guard(group)
         return self.anew(group, coordinator)
 
     def anew(self, group: str, coordinator: Coordinator) -> Mapping[str, int]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
+from headrace.audit.counting.standing import Key
 from headrace.audit.topic.logs_read import named_id
 from headrace.client import Consumer
-
-Key = tuple[str, int]
 
 
 class CountedLogs:
