@@ -7,8 +7,10 @@ from typing import Any, cast
 
 from headrace.broker.groups.coordinator import coordinator_for
 from headrace.broker.groups.fencing import Coordinator
+from headrace.broker.groups.generations import KeptGeneration
+from headrace.broker.groups.group import Kept
 from headrace.broker.groups.offset_nodes import Committed, Offsets
-from headrace.broker.groups.offset_queue import OffsetStore
+from headrace.broker.groups.store import GroupStore
 from headrace.broker.groups.types import Join, MemberProtocol
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
 from headrace.coordination.session import ZooKeeperSession
@@ -18,6 +20,10 @@ GROUP = "g"
 KEY = ("t", 0)
 FIRST, SECOND = sorted((1, 2), key=lambda each: coordinator_for(GROUP, (1, 2)) != each)
 """The group's coordinator while both brokers live, and the other one."""
+
+
+SUBSCRIPTION = bytes.fromhex("0000000000010001") + b"t" + bytes.fromhex("ffffffff")
+"""A consumer's subscription to topic "t": version 0, its topics, no user data."""
 
 
 class HeldJobs:
@@ -53,7 +59,7 @@ class GroupBroker:
         self._registry = BrokerRegistry(session)
         self.held: HeldNode
         self.epoch = 0
-        self.store = OffsetStore(
+        self.store = GroupStore(
             session, cast(Any, self.jobs), lambda: Coordinator(self.broker_id, self.epoch)
         )
         self.register()
@@ -86,17 +92,44 @@ class GroupBroker:
         return offsets[KEY].offset
 
 
-def joining(group: str) -> Join:
-    """Returns the first request of a new member."""
+class HeldGenerations:
+    """Stores generations at once, or as soon as `release` is called: `store` is that of a coordinator.
+
+    `stored`: the last one of each group; None without members.
+    """
+
+    def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
+        self._now_ms = now_ms
+        self.is_held = False
+        self.stored: dict[str, KeptGeneration | None] = {}
+        self._waiting: list[Callable[[], None]] = []
+
+    def store(self, group: str, generation: KeptGeneration | None, kept: Kept) -> None:
+        def write() -> None:
+            self.stored[group] = generation
+            kept(self._now_ms())
+
+        self._waiting.append(write)
+        if not self.is_held:
+            self.release()
+
+    def release(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for write in waiting:
+            write()
+
+
+def joining(group: str, *, instance_id: str | None = None, member_id: str = "") -> Join:
+    """Returns a member's JoinGroup; the first one of a new member has no id."""
     return Join(
         group_id=group,
-        member_id="",
-        group_instance_id=None,
+        member_id=member_id,
+        group_instance_id=instance_id,
         client_id="c",
         client_host="/127.0.0.1",
         session_timeout_ms=10_000,
         rebalance_timeout_ms=10_000,
         protocol_type="consumer",
-        protocols=(MemberProtocol("range", b""),),
+        protocols=(MemberProtocol("range", SUBSCRIPTION),),
         requires_known_member=False,
     )

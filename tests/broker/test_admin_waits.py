@@ -19,7 +19,7 @@ from headrace.broker import topics as topics_module
 from headrace.broker.cluster import ClusterView
 from headrace.broker.errors import Refused
 from headrace.broker.groups.fencing import Coordinator
-from headrace.broker.groups.offset_queue import OffsetStore
+from headrace.broker.groups.store import GroupStore
 from headrace.broker.handlers import topics as handler
 from headrace.broker.settings.config import BrokerConfig
 from headrace.broker.state import WHEN_MAX_S, BrokerState
@@ -225,7 +225,7 @@ class Groups:
 
 def test_groups_are_deleted_without_reading_the_list_of_groups(site: Site) -> None:
     session = Groups("g", "with/slash")
-    store = OffsetStore(cast(Any, session), cast(Any, site), lambda: Coordinator(1, 1))
+    store = GroupStore(cast(Any, session), cast(Any, site), lambda: Coordinator(1, 1))
     outcomes: list[Any] = []
     for name in ("g", "with/slash", "unknown", "g"):
         store.delete(name).then(outcomes.append)

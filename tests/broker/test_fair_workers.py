@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.broker import fair_workers
 from headrace.broker.errors import Refused
 from headrace.broker.fair_workers import OWN, UPKEEP, FairWorkers, OwnJobs
-from headrace.broker.groups.offset_queue import OffsetStore
+from headrace.broker.groups.store import GroupStore
 from headrace.broker.workers import Outcome, Workers
 from headrace.wire.errors import ErrorCode
 
@@ -143,7 +143,7 @@ def test_no_client_waits_for_the_offsets_of_deleted_topics() -> None:
     """They were deleted in the name of the client that was served last: its commits waited for all."""
     bench = FairBench()
     bench.fair.client = "10.0.0.1:5"
-    store = OffsetStore(cast(Any, None), bench.fair, cast(Any, None), upkeep=OwnJobs(bench.fair, UPKEEP))
+    store = GroupStore(cast(Any, None), bench.fair, cast(Any, None), upkeep=OwnJobs(bench.fair, UPKEEP))
     store.topics_deleted(["a", "b"])
     assert bench.fair.client == "10.0.0.1:5"
     bench.submit("10.0.0.1:5", 1)

@@ -34,7 +34,7 @@ def test_offsets_that_zookeeper_does_not_tell_now_are_asked_for_again(
     promise.resolve(ZooKeeperUnavailableError("no server answers"))
     store = SimpleNamespace(read=lambda *_: promise)
     coordinator = SimpleNamespace(refuse_offset_read=lambda _: ErrorCode.NONE)
-    service = OffsetService(cast(Any, coordinator), cast(Any, store))
+    service = OffsetService(cast(Any, coordinator), cast(Any, store), lambda _, then: then(ErrorCode.NONE))
     for version in (7, 9):
         group = SimpleNamespace(group_id="g", topics=None)
         body = SimpleNamespace(group_id="g", topics=None, groups=[group])
@@ -48,7 +48,7 @@ def test_offsets_that_zookeeper_does_not_tell_now_are_asked_for_again(
 
 
 class AwayOffsets:
-    """A store whose every call ends with `error`."""
+    """A store whose every call ends with `error`. No member is stored."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -56,6 +56,11 @@ class AwayOffsets:
     def groups(self) -> Promise[Any]:
         promise: Promise[Any] = Promise()
         promise.resolve(self._error)
+        return promise
+
+    def load(self, _: str) -> Promise[Any]:
+        promise: Promise[Any] = Promise()
+        promise.resolve(None)
         return promise
 
     def delete(self, _: str) -> Promise[Any]:
@@ -80,7 +85,9 @@ def answer(handler: Callable[[Any, Request], Promise[Any]], api: ApiKey, **body:
 def test_a_group_of_which_zookeeper_does_not_tell_now_is_not_called_dead() -> None:
     """Tools would say that it does not exist. They ask again after this code."""
     service = serving(ZooKeeperUnavailableError("no server answers"))
-    described = answer(service.describe, ApiKey.DESCRIBE_GROUPS, groups=["joined", "stored"])["groups"]
+    described = answer(service.administration.describe, ApiKey.DESCRIBE_GROUPS, groups=["joined", "stored"])[
+        "groups"
+    ]
     assert [(each["group_id"], each["error_code"]) for each in described] == [
         ("joined", ErrorCode.NONE),
         ("stored", ErrorCode.COORDINATOR_NOT_AVAILABLE),
@@ -89,7 +96,7 @@ def test_a_group_of_which_zookeeper_does_not_tell_now_is_not_called_dead() -> No
 
 def test_a_list_of_groups_that_zookeeper_does_not_tell_now_is_not_called_complete() -> None:
     service = serving(ZooKeeperUnavailableError("no server answers"))
-    listed = answer(service.list, ApiKey.LIST_GROUPS)
+    listed = answer(service.administration.list, ApiKey.LIST_GROUPS)
     assert listed["error_code"] is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert [each["group_id"] for each in listed["groups"]] == ["joined"]
 
@@ -103,5 +110,7 @@ def test_a_list_of_groups_that_zookeeper_does_not_tell_now_is_not_called_complet
     ],
 )
 def test_why_a_group_is_not_deleted(error: Exception, code: ErrorCode) -> None:
-    answered = answer(serving(error).delete, ApiKey.DELETE_GROUPS, groups_names=["stored", "joined"])
+    answered = answer(
+        serving(error).administration.delete, ApiKey.DELETE_GROUPS, groups_names=["stored", "joined"]
+    )
     assert [each["error_code"] for each in answered["results"]] == [code, ErrorCode.NON_EMPTY_GROUP]

@@ -6,32 +6,22 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from fix_group_brokers import FIRST, GROUP, KEY, SECOND, GroupBroker, joining
+from fix_group_brokers import FIRST, GROUP, KEY, SECOND, GroupBroker
 from fix_group_offsets import store_offsets
 from fix_zookeeper import ZooKeeperRoom
-from headrace.broker.cluster import ClusterView
 from headrace.broker.groups import fencing, offset_nodes
-from headrace.broker.groups.coordinator import coordinator_for
 from headrace.broker.groups.deletion import NoGroupError
 from headrace.broker.groups.fencing import NotCoordinatorError
 from headrace.broker.groups.offset_nodes import Committed
-from headrace.broker.groups.offset_queue import OffsetStore
-from headrace.broker.groups.types import JoinReply, Sync
-from headrace.broker.handlers.groups import GroupService
-from headrace.broker.settings.config import BrokerConfig
 from headrace.coordination import znodes
-from headrace.coordination.brokers import BrokerRegistration
 from headrace.coordination.consumers import ConsumerRegistry
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.topics import TopicRegistry
-from headrace.wire.errors import ErrorCode
 
 
 @pytest.fixture
@@ -79,41 +69,6 @@ def test_a_coordinator_that_has_come_back_stores_nothing_of_before(session: ZooK
     assert isinstance(late[0], NotCoordinatorError)
     first.jobs.run()
     assert newest == [None] and first.stored() == 300
-
-
-def test_a_broker_that_has_registered_again_knows_no_member_of_before() -> None:
-    """Its session had ended, and another broker coordinated the group until it came back: it sees both at
-    once. A member that noticed nothing would commit what others have read on from since.
-    """
-    me = BrokerRegistration(1, "127.0.0.1", 9092, "east")
-    state = SimpleNamespace(
-        config=BrokerConfig({"group.initial.rebalance.delay.ms": "0"}), broker_id=1, view=ClusterView()
-    )
-    unused = cast(Any, None)
-    service = GroupService(cast(Any, state), OffsetStore(unused, unused, unused))
-
-    def sees(epoch: int) -> None:
-        state.view = state.view.with_brokers([replace(me, epoch=epoch), replace(me, broker_id=2, epoch=7)])
-        service.brokers_changed()
-
-    sees(epoch=5)
-    group = next(name for name in ("a", "b", "c", "d") if coordinator_for(name, (1, 2)) == 1)
-    joined: list[JoinReply] = []
-    service.coordinator.join(joining(group), 0, joined.append)
-    (member,) = joined
-    sync = Sync(
-        group_id=group,
-        member_id=member.member_id,
-        group_instance_id=None,
-        generation_id=1,
-        protocol_type=None,
-        protocol_name=None,
-    )
-    service.coordinator.sync(sync, 0, lambda _: None)
-    sees(epoch=5)
-    assert service.coordinator.check_commit(group, member.member_id, None, 1) is ErrorCode.NONE
-    sees(epoch=9)
-    assert service.coordinator.check_commit(group, member.member_id, None, 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_coordinator_whose_group_has_moved_to_a_new_broker_stores_nothing(

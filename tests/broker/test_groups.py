@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fix_group_brokers import HeldGenerations
 from headrace.broker.groups.coordinator import GroupCoordinator, coordinator_for
 from headrace.broker.groups.types import GroupState, Join, JoinReply, MemberProtocol, Sync, SyncReply
 from headrace.wire.errors import ErrorCode
@@ -24,12 +25,15 @@ class CoordinatorBench:
     now_ms: int = 1_000
     mine: bool = True
     coordinator: GroupCoordinator = field(init=False)
+    generations: HeldGenerations = field(init=False)
 
     def __post_init__(self) -> None:
         ids = itertools.count(1)
+        self.generations = HeldGenerations(lambda: self.now_ms)
         self.coordinator = GroupCoordinator(
             coordinates=lambda group_id: self.mine,
             new_member_id=lambda client_id: f"{client_id}-{next(ids)}",
+            store=self.generations.store,
             initial_delay_ms=DELAY_MS,
         )
 
@@ -333,7 +337,9 @@ def test_a_group_moves_only_when_its_own_broker_leaves(brokers: set[int], group_
 
 ACTIONS = st.lists(
     st.tuples(
-        st.sampled_from(["join", "sync", "beat", "leave", "wait"]), st.integers(0, 4), st.integers(1, 12_000)
+        st.sampled_from(["join", "sync", "beat", "leave", "wait", "hold", "release"]),
+        st.integers(0, 4),
+        st.integers(1, 12_000),
     ),
     max_size=60,
 )
@@ -355,6 +361,11 @@ def test_under_random_member_actions_every_request_ends_and_every_member_expires
         known = latest.get(member)
         if action == "wait":
             bench.wait(ms)
+        elif action == "hold":
+            bench.generations.is_held = True
+        elif action == "release":
+            bench.generations.is_held = False
+            bench.generations.release()
         elif action == "join" and member not in pending:
             alive = known is not None and known.error is ErrorCode.NONE
             pending[member] = bench.join(known.member_id if known is not None and alive else "")
@@ -370,8 +381,11 @@ def test_under_random_member_actions_every_request_ends_and_every_member_expires
             if group.state is GroupState.STABLE:
                 _, described = bench.coordinator.describe(group.group_id)
                 assert described is not None and described.members
+    bench.generations.is_held = False
+    bench.generations.release()
     for _ in range(3):
         bench.wait(REBALANCE_MS + SESSION_MS)
+    assert bench.generations.stored.get("g") is None
     assert all(len(responses) == 1 for responses in joins)
     assert all(len(responses) == 1 for responses in syncs)
     assert bench.coordinator.groups() == []

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fix_broker import StartCluster
-from fix_group_brokers import FIRST, GROUP, KEY, SECOND, GroupBroker, HeldJobs, joining
+from fix_group_brokers import FIRST, GROUP, KEY, SECOND, GroupBroker, HeldGenerations, HeldJobs, joining
 from fix_group_offsets import store_offsets
 from fix_zookeeper import ZooKeeperRoom
 from headrace.broker.cluster import ClusterView
@@ -258,7 +258,10 @@ class Bench:
             clock_ms=lambda: self.now_ms,
         )
         self.coordinator = GroupCoordinator(
-            coordinates=lambda _: True, new_member_id=lambda _: "m", initial_delay_ms=0
+            coordinates=lambda _: True,
+            new_member_id=lambda _: "m",
+            store=HeldGenerations().store,
+            initial_delay_ms=0,
         )
         OffsetExpiry(session, cast(Any, state), self.coordinator, self.jobs).begin()
 

@@ -11,140 +11,21 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
-import confluent_kafka
-import kafka
 import pytest
 
-from fix_clients import RealClients, got_of, parse_java_row, require_kcat
+from fix_clients import RealClients, require_kcat
 from fix_datacenter import Datacenter
-from fix_java import JavaPeer
+from fix_group_members import BITE, Member, Place, make_member
 from fix_samples import Got, check_rows, make_samples
 
 pytestmark = pytest.mark.real_client
 
 PARTITIONS = 4
 PER_PARTITION = 5_000
-BITE = 700
-"""Records per poll: fewer than a batch holds, so that commits fall inside batches."""
 PHASE_WAIT_MAX_S = 60.0
-POLL_S = 0.1
-KAFKA_PYTHON_POLL_S = 2.0
 
 SAMPLES = make_samples(PARTITIONS * PER_PARTITION)
-
-Row = tuple[int, Got]
-
-
-class Member(Protocol):
-    """One consumer of a group. `poll` commits the records, then returns them."""
-
-    def poll(self) -> list[Row]: ...
-
-    def assigned(self) -> set[int]: ...
-
-    def leave(self) -> None: ...
-
-
-class ConfluentMember:
-    def __init__(self, bootstrap: str, group: str, topic: str) -> None:
-        self._consumer = confluent_kafka.Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "session.timeout.ms": 10_000,
-                "heartbeat.interval.ms": 300,
-            }
-        )
-        self._consumer.subscribe([topic])
-
-    def poll(self) -> list[Row]:
-        rows = []
-        for message in self._consumer.consume(BITE, POLL_S):
-            assert message.error() is None, message.error()
-            partition = message.partition()
-            assert partition is not None
-            rows.append((partition, got_of(message)))
-        if rows:
-            self._consumer.commit(asynchronous=False)
-        return rows
-
-    def assigned(self) -> set[int]:
-        return {each.partition for each in self._consumer.assignment()}
-
-    def leave(self) -> None:
-        self._consumer.close()
-
-
-class KafkaPythonMember:
-    def __init__(self, bootstrap: str, group: str, topic: str) -> None:
-        self._consumer = kafka.KafkaConsumer(
-            topic,
-            bootstrap_servers=bootstrap,
-            group_id=group,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            session_timeout_ms=10_000,
-            heartbeat_interval_ms=300,
-        )
-
-    def poll(self) -> list[Row]:
-        # If a poll ends just before the group responds, the next one joins again: on a slow machine short
-        # polls would do so forever.
-        answer = self._consumer.poll(timeout_ms=int(KAFKA_PYTHON_POLL_S * 1000), max_records=BITE)
-        rows = [
-            (where.partition, Got(record.offset, record.timestamp, record.key, record.value))
-            for where, records in answer.items()
-            for record in records
-        ]
-        if rows:
-            self._consumer.commit()
-        return rows
-
-    def assigned(self) -> set[int]:
-        return {each.partition for each in self._consumer.assignment()}
-
-    def leave(self) -> None:
-        self._consumer.close(autocommit=False)
-
-
-class JavaMember:
-    def __init__(self, peer: JavaPeer, scratch: Path, bootstrap: str, group: str, topic: str) -> None:
-        self._peer = peer
-        self._name = uuid.uuid4().hex
-        self._lines = scratch / f"{self._name}.out"
-        self._assigned: set[int] = set()
-        settings = {
-            "bootstrap.servers": bootstrap,
-            "group.id": group,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": "false",
-            "max.poll.records": BITE,
-            "session.timeout.ms": 10_000,
-            "heartbeat.interval.ms": 300,
-        }
-        peer("join", settings, member=self._name, topic=topic)
-
-    def poll(self) -> list[Row]:
-        answer = self._peer("poll", member=self._name, wait_ms=int(POLL_S * 1000), records=self._lines)
-        self._assigned = {int(each) for each in answer["assigned"].split(",") if each}
-        rows = []
-        for line in self._lines.read_text().splitlines():
-            partition, rest = line.split(" ", 1)
-            rows.append((int(partition), parse_java_row(rest)))
-        if rows:
-            self._peer("commit", member=self._name)
-        return rows
-
-    def assigned(self) -> set[int]:
-        return self._assigned
-
-    def leave(self) -> None:
-        self._peer("leave", member=self._name)
-
 
 Join = Callable[[str, str], Member]
 """Makes a member of (kind of client, group)."""
@@ -169,17 +50,9 @@ def join(
     members: list[Member] = []
 
     def make(kind: str, group: str) -> Member:
-        member: Member
-        match kind:
-            case "confluent-kafka":
-                member = ConfluentMember(datacenter.bootstrap, group, shared_topic)
-            case "kafka-python":
-                member = KafkaPythonMember(datacenter.bootstrap, group, shared_topic)
-            case _:
-                peer = request.getfixturevalue("java_peer")
-                member = JavaMember(peer, tmp_path, datacenter.bootstrap, group, shared_topic)
-        members.append(member)
-        return member
+        place = Place(datacenter.bootstrap, group, shared_topic)
+        members.append(make_member(kind, place, request, tmp_path))
+        return members[-1]
 
     yield make
     for member in members:

@@ -41,7 +41,9 @@ def failed(number: int) -> bytes:
 
 
 def test_an_answer_is_read() -> None:
-    stat = NodeStat(version=3, created_zxid=17, modified_zxid=21, owner_session=99, modified_ms=5)
+    stat = NodeStat(
+        version=3, created_zxid=17, modified_zxid=21, owner_session=99, modified_ms=5, data_bytes=2
+    )
     null = HEAD + b"\xff\xff\xff\xff" + STAT
     nodes = answered(found(b"abc"), failed(-101), null, found(b""))
     assert nodes == [Node(b"abc", stat), None, Node(b"", stat), Node(b"", stat)]

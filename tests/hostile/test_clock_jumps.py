@@ -22,6 +22,7 @@ from kio.static.primitive import i32, i32Timedelta
 
 from fix_broker import BrokerCluster, RawClient, StartCluster
 from headrace.broker.handlers.groups import GroupService
+from headrace.broker.promise import Promise
 from headrace.broker.settings.config import BrokerConfig
 from headrace.log.config import LogConfig
 from headrace.log.partition import PartitionLog
@@ -93,7 +94,9 @@ def test_the_timer_of_groups_runs_on_the_monotonic_clock() -> None:
         loop=SimpleNamespace(call_later=lambda delay_ms, _call: delays_ms.append(delay_ms)),
     )
     delays_ms: list[float] = []
-    service = GroupService(cast(Any, state), cast(Any, None))
+    unknown: Promise[Any] = Promise()
+    unknown.resolve(None)
+    service = GroupService(cast(Any, state), cast(Any, SimpleNamespace(load=lambda _: unknown)))
     request = SimpleNamespace(body=join_request("g"), version=3, client_id="c")
     service.join(cast(Any, state), cast(Any, request))
     assert delays_ms == [6_000]

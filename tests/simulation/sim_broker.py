@@ -19,7 +19,7 @@ from headrace.broker.disk_age import DiskAgeing
 from headrace.broker.disk_guard import CHECK_INTERVAL_MS, DiskGuard
 from headrace.broker.expiry_clock import ExpiryClock
 from headrace.broker.groups.fencing import registered
-from headrace.broker.groups.offset_queue import OffsetStore
+from headrace.broker.groups.store import GroupStore
 from headrace.broker.handlers.groups import GroupService
 from headrace.broker.handlers.init_producer_id import ProducerIds
 from headrace.broker.handlers.offsets import OffsetService
@@ -199,11 +199,13 @@ class SimBroker:
         self.service = BrokerService(self.state, ids)
         # Turns of control requests go by the CPU that they took: no world would repeat.
         self.service._turns._clock_s = lambda: 0.0
-        offsets = OffsetStore(self.session, cast(Any, self.control), lambda: registered(self.state))
+        offsets = GroupStore(self.session, cast(Any, self.control), lambda: registered(self.state))
         self.groups = GroupService(self.state, offsets)
         # Ids of members are of the world's chance, too.
         self.groups.coordinator._new_member_id = lambda name: f"{name}-{clock.draw.getrandbits(64):016x}"
-        self.groups.serve(self.service, OffsetService(self.groups.coordinator, offsets))
+        self.groups.serve(
+            self.service, OffsetService(self.groups.coordinator, offsets, self.groups.when_known)
+        )
         self.loop.put_hook_first(self.state.partitions.commit)
 
     def _make_state(self) -> BrokerState:

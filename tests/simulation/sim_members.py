@@ -2,24 +2,23 @@
 
 There is one partition, so one member has it and the other waits. They leave, die, and hang: a member that
 hung commits first what it had read before, in a generation that may be over. A confirmed commit must not be
-gone, nothing may be skipped, and a member whose generation is over must not commit.
+gone, nothing may be skipped, and a member whose generation is over must not commit, at no coordinator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from headrace.broker.network.links import Lost
 from headrace.client.calls import Call, Schema, control_call, fetch_call, milliseconds
-from headrace.coordination import znodes
 from headrace.wire.apis import ApiKey
 from headrace.wire.batch import hop
 from headrace.wire.errors import CorruptBatchError, ErrorCode
 from headrace.wire.fetch import FetchPartition, FetchRequest, FetchTopic
 from simulation.sim_clients import ASK_MAX_MS, BROKERS, TOPIC, TOPIC_ID, SimClient
 from simulation.sim_clock import Clock
-from simulation.sim_network import Host, Network
+from simulation.sim_network import Network
 from simulation.sim_zookeeper import ZooKeeper
 
 GROUP: Final = "members"
@@ -41,17 +40,10 @@ NO_GENERATION: Final = -1
 Take = Callable[[Any], None]
 
 
-class Coordination(NamedTuple):
-    """A coordinator: a process, and its registration as a broker (0: it has none)."""
-
-    host: Host | None
-    broker_epoch: int
-
-
 class SimMembers:
     """The group, and what is known of its offsets. `floor`: below it a member must not be told to begin.
 
-    `turns`: how often a member took the partition; `owner`: who took it last, and from which coordinator.
+    `turns`: how often a member took the partition; `owner`: who took it last.
     """
 
     def __init__(self, clock: Clock, network: Network, server: ZooKeeper) -> None:
@@ -61,7 +53,7 @@ class SimMembers:
         """Below it events have expired."""
         self.floor = self.read_to = 0
         self.floor_turn = self.turns = 0
-        self.owner: tuple[Coordination | None, str] = (None, NOBODY)
+        self.owner = NOBODY
         self.members = [SimMember(number, self, clock, network, server) for number in range(1, MEMBERS + 1)]
 
     def tries(self, turn: int, offset: int) -> None:
@@ -82,7 +74,6 @@ class SimMember(SimClient):
         self, number: int, group: SimMembers, clock: Clock, network: Network, server: ZooKeeper
     ) -> None:
         super().__init__(f"member-{number}", clock, network, server)
-        self._network = network
         self._group = group
         self._coordinator: int | None = None
         self._member_id = NOBODY
@@ -94,7 +85,6 @@ class SimMember(SimClient):
         self._generation = NO_GENERATION
         self._assignments: dict[str, bytes] | None = None
         self._owns: bool | None = None
-        self._owns_at: Coordination | None = None  # the coordinator that said so
         self._position: int | None = None
         self._committed = self._turn_number = 0
         self._beat_ms = -HEARTBEAT_MS
@@ -200,7 +190,7 @@ class SimMember(SimClient):
 
     def _synced(self, response: Any) -> None:
         if not self._is_refused(response.error_code):
-            self._owns, self._owns_at = response.assignment == OWNS, self._coordination()
+            self._owns = response.assignment == OWNS
 
     def _beaten(self, response: Any) -> None:
         code = response.error_code
@@ -220,23 +210,14 @@ class SimMember(SimClient):
         if offset > group.read_to:
             group.problems.append(f"{self.name} begins at {offset} at {self._now}; read is {group.read_to}")
         group.turns += 1
-        # Another coordinator tells offsets, too, and knows nothing of this member.
-        coordination = self._coordination()
-        group.owner = (coordination if coordination == self._owns_at else None), self._member_id
+        group.owner = self._member_id
         self._turn_number, self._position, self._committed = group.turns, offset, offset
-
-    def _coordination(self) -> Coordination:
-        """A broker that has registered again has disbanded its groups."""
-        number = self._coordinator or 0
-        node = self._server.nodes.get(znodes.broker(number))
-        return Coordination(self._network.hosts.get(number), 0 if node is None else node.czxid)
 
     def _commit(self) -> None:
         assert self._position is not None and self._coordinator is not None
         group, turn, offset = self._group, self._turn_number, self._position
         group.tries(turn, offset)
-        at, member_id = group.owner
-        is_over = turn < group.turns and at == self._coordination() and member_id != self._member_id
+        is_over = turn < group.turns and group.owner != self._member_id
 
         def committed(response: Any) -> None:
             if self._is_refused(response.topics[0].partitions[0].error_code):

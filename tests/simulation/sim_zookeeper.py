@@ -40,6 +40,7 @@ class Znode:
             mzxid=self.mzxid,
             ephemeralOwner=self.owner,
             mtime=self.at_ms,
+            dataLength=len(self.data),
         )
 
 

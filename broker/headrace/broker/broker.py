@@ -20,7 +20,7 @@ from headrace.broker.fair_workers import UPKEEP, FairWorkers, OwnJobs
 from headrace.broker.front import FrontService
 from headrace.broker.groups.expiry import OffsetExpiry
 from headrace.broker.groups.fencing import registered
-from headrace.broker.groups.offset_queue import OffsetStore
+from headrace.broker.groups.store import GroupStore
 from headrace.broker.handlers.groups import GroupService
 from headrace.broker.handlers.init_producer_id import ProducerIds
 from headrace.broker.handlers.leadership import LeadershipService
@@ -129,7 +129,7 @@ class Broker:
         self._service = BrokerService(self._state, producer_ids)
         LeadershipService(self._state, self._topics).serve(self._service)
         upkeep = OwnJobs(self._control, UPKEEP)
-        self._offsets = OffsetStore(self._session, self._control, lambda: registered(self._state), upkeep)
+        self._offsets = GroupStore(self._session, self._control, lambda: registered(self._state), upkeep)
         self._groups = self._serve_groups(self._offsets, upkeep)
         self._listener = self._server.bind(*options.listen, self._service)
         self._peers = Peers(self._loop, bound=self._server.connections.bound, descriptors=descriptor_limit())
@@ -224,9 +224,9 @@ class Broker:
         self._state.offline_changed = news.changed
         return news
 
-    def _serve_groups(self, store: OffsetStore, upkeep: Jobs) -> GroupService:
+    def _serve_groups(self, store: GroupStore, upkeep: Jobs) -> GroupService:
         groups = GroupService(self._state, store)
-        groups.serve(self._service, OffsetService(groups.coordinator, store))
+        groups.serve(self._service, OffsetService(groups.coordinator, store, groups.when_known))
         OffsetExpiry(self._session, self._state, groups.coordinator, upkeep).begin()
         return groups
 

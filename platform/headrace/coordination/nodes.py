@@ -15,7 +15,7 @@ from headrace.coordination.errors import (
 
 class NodeStat(NamedTuple):
     """The fields of ZooKeeper's Stat that headrace uses; `owner_session` is 0 for a persistent node,
-    `modified_ms` the time of day of ZooKeeper's leader.
+    `modified_ms` the time of day of ZooKeeper's leader, `data_bytes` the length of the node's data.
     """
 
     version: int
@@ -23,6 +23,7 @@ class NodeStat(NamedTuple):
     modified_zxid: int
     owner_session: int
     modified_ms: int
+    data_bytes: int
 
 
 class Node(NamedTuple):
@@ -47,4 +48,4 @@ def translate(error: Exception, path: str) -> CoordinationError:
 
 def to_stat(stat: Any) -> NodeStat:
     """Converts the library's Stat."""
-    return NodeStat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner, stat.mtime)
+    return NodeStat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner, stat.mtime, stat.dataLength)

@@ -13,6 +13,8 @@ Names are Kafka's (0.8 to 3.x) where Kafka has one, so that its tools work. JSON
     /consumers/<group>/ids/<member>                ephemeral  {"subscription": {"<topic>": <streams>}}
     /consumers/<group>/owners/<topic>/<partition>  ephemeral  the owning member, as text
     /consumers/<group>/offsets/<topic>/<partition> data       the next offset to read, as decimal text
+    /consumers/<group>/generation                  data       {"generation_id", "leader_id", "members", …}: by
+                                                               Kafka's protocol; empty without members
     /consumers/<group>/idle                        data       {"idle_ms", "looked_ms", "newest_zxid"}: how
                                                                long nobody has used it
     /controller                                    ephemeral  {"broker_id"}: the broker that is the controller
@@ -170,6 +172,10 @@ def offsets(group: str, topic_name: str) -> str:
 
 def offset(group: str, topic_name: str, partition_id: int) -> str:
     return f"{CONSUMERS}/{group_element(group)}/offsets/{topic_name}/{partition_id}"
+
+
+def generation(group: str) -> str:
+    return f"{CONSUMERS}/{group_element(group)}/generation"
 
 
 def idle(group: str) -> str:

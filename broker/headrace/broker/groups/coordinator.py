@@ -2,9 +2,9 @@
 (ZooKeeper).
 
 Which broker coordinates a group is a pure function of the live brokers (`coordinator_for`, rendezvous
-hashing): when a broker comes or goes, only its own groups move. Membership is kept in memory only: after a
-move the members get NOT_COORDINATOR or UNKNOWN_MEMBER_ID, find the new coordinator, join there and continue
-at their stored offsets.
+hashing): when a broker comes or goes, only its own groups move. Each generation is stored before its members
+get their parts (`generations`): after a move they find the new coordinator, which has restored the group
+(`recovery`), and go on. What had begun since, a rebalance, begins again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Set
 from typing import Final
 
 from headrace.broker.groups.deadlines import Deadlines
-from headrace.broker.groups.group import Group
+from headrace.broker.groups.generations import KeptGeneration
+from headrace.broker.groups.group import Group, Kept
 from headrace.broker.groups.member import ReplyToJoin, ReplyToSync
 from headrace.broker.groups.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from headrace.broker.groups.types import (
@@ -42,6 +43,11 @@ def coordinator_for(group_id: str, broker_ids: Iterable[int]) -> int | None:
 
 DEFAULT_LIMITS: Final = GroupLimits()
 
+Store = Callable[[str, KeptGeneration | None, Kept], None]
+"""Stores the generation of a group (None: it has no members). Calls back with the time when it is stored, or
+disbands the group (`GroupCoordinator.disband`).
+"""
+
 
 class GroupCoordinator:
     """The groups of one broker. Called on the event loop's thread only; `now_ms` is an argument."""
@@ -51,15 +57,18 @@ class GroupCoordinator:
         *,
         coordinates: Callable[[str], bool],
         new_member_id: Callable[[str], str],
+        store: Store,
         initial_delay_ms: int,
         limits: GroupLimits = DEFAULT_LIMITS,
     ) -> None:
         """`coordinates(group_id)`: whether this broker is the group's coordinator now."""
         self._coordinates = coordinates
+        self._store = store
         self._new_member_id = new_member_id
         self._initial_delay_ms = initial_delay_ms
         self._limits = limits
         self._groups: dict[str, Group] = {}
+        self._sizes_bytes: dict[str, int] = {}
         self._size_bytes = 0  # of all groups' metadata and assignments
         self._deadlines = Deadlines()
 
@@ -77,16 +86,9 @@ class GroupCoordinator:
             reply(JoinReply(error=error, member_id=request.member_id))
             return
         if group is None:
-            group = Group(
-                request.group_id,
-                new_member_id=self._new_member_id,
-                initial_delay_ms=self._initial_delay_ms,
-                members_max=self._limits.members_max,
-            )
-            self._groups[request.group_id] = group
-        before_bytes = group.size_bytes
+            group = self._groups[request.group_id] = self._new_group(request.group_id)
         group.join(request, now_ms, reply)
-        self._changed(group, before_bytes)
+        self._changed(group)
 
     def sync(self, request: Sync, now_ms: int, reply: ReplyToSync) -> None:
         error, group = self._find(request.group_id)
@@ -96,9 +98,8 @@ class GroupCoordinator:
         elif self._has_no_room(assigned_bytes - group.assigned_bytes):
             reply(SyncReply(error=ErrorCode.COORDINATOR_NOT_AVAILABLE))
         else:
-            before_bytes = group.size_bytes
             group.sync(request, now_ms, reply)
-            self._changed(group, before_bytes)
+            self._changed(group)
 
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation_id: int, now_ms: int
@@ -111,10 +112,9 @@ class GroupCoordinator:
         error, group = self._find(group_id)
         if group is None:
             return error
-        before_bytes = group.size_bytes
         error = group.leave(member_id, instance_id, now_ms)
         if error is ErrorCode.NONE:
-            self._changed(group, before_bytes)
+            self._changed(group)
         return error
 
     def check_commit(
@@ -129,7 +129,9 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         if group is not None:
             return group.check_commit(member_id, instance_id, generation_id)
-        return ErrorCode.NONE if generation_id < 0 and not member_id else ErrorCode.UNKNOWN_MEMBER_ID
+        if generation_id >= 0:
+            return ErrorCode.ILLEGAL_GENERATION
+        return ErrorCode.UNKNOWN_MEMBER_ID if member_id else ErrorCode.NONE
 
     def refuse_offset_read(self, group_id: str) -> ErrorCode:
         """Returns NONE if this broker coordinates the group, and so serves its offsets."""
@@ -175,20 +177,54 @@ class GroupCoordinator:
             if group is None:
                 continue
             deadline_ms = group.next_deadline_ms()
-            before_bytes = group.size_bytes
             if deadline_ms is not None and deadline_ms <= now_ms:
                 group.expire_and_advance(now_ms)
-            self._changed(group, before_bytes)
+            self._changed(group)
         return len(due)
 
+    # --- moves ---
+
+    def knows(self, group_id: str) -> bool:
+        return group_id in self._groups
+
+    def restore(self, group_id: str, generation: KeptGeneration, now_ms: int) -> None:
+        """Takes over a group, not known yet, as its last coordinator has stored it: even if there is no room
+        for it, since its members were let in before.
+        """
+        group = self._groups[group_id] = self._new_group(group_id)
+        group.restore(generation, now_ms)
+        self._changed(group)
+
     def brokers_changed(self, *, has_registered: bool = False) -> None:
-        """Disbands the groups that another broker coordinates now; all, if this one has registered again:
+        """Forgets the groups that another broker coordinates now; all, if this one has registered again:
         others may have coordinated them meanwhile, and what its members read may have been given to others.
         """
         for group_id in [g for g in self._groups if has_registered or not self._coordinates(g)]:
-            self._size_bytes -= self._groups[group_id].size_bytes
-            self._deadlines.remove(group_id)
-            self._groups.pop(group_id).disband(ErrorCode.NOT_COORDINATOR)
+            self.disband(group_id, ErrorCode.NOT_COORDINATOR)
+
+    def disband(self, group_id: str, error: ErrorCode) -> None:
+        """Forgets a group, if it is known. What its members wait for ends with `error`."""
+        group = self._groups.get(group_id)
+        if group is not None:
+            self._forget(group_id)
+            group.disband(error)
+
+    def _new_group(self, group_id: str) -> Group:
+        return Group(
+            group_id,
+            new_member_id=self._new_member_id,
+            keep=self._keep,
+            initial_delay_ms=self._initial_delay_ms,
+            members_max=self._limits.members_max,
+        )
+
+    def _keep(self, group: Group, generation: KeptGeneration | None, kept: Kept) -> None:
+        def stored(now_ms: int) -> None:
+            if self._groups.get(group.group_id) is group:
+                kept(now_ms)
+                self._changed(group)
+
+        self._store(group.group_id, generation, stored)
 
     def _misplaced(self, group_id: str) -> ErrorCode:
         if not group_id:
@@ -201,14 +237,23 @@ class GroupCoordinator:
             return error, None
         return ErrorCode.UNKNOWN_MEMBER_ID, self._groups.get(group_id)
 
-    def _changed(self, group: Group, before_bytes: int) -> None:
+    def _changed(self, group: Group) -> None:
         """Notes a group's next deadline and its size; forgets it if it has neither members nor a deadline."""
-        deadline_ms = group.next_deadline_ms()
-        self._size_bytes += group.size_bytes - before_bytes
+        group_id, deadline_ms = group.group_id, group.next_deadline_ms()
+        if self._groups.get(group_id) is not group:
+            return  # it was disbanded meanwhile
+        if deadline_ms is None and group.state is GroupState.EMPTY:
+            self._forget(group_id)
+            return
+        self._size_bytes += group.size_bytes - self._sizes_bytes.get(group_id, 0)
+        self._sizes_bytes[group_id] = group.size_bytes
         if deadline_ms is not None:
-            self._deadlines.put(group.group_id, deadline_ms)
-        elif group.state is GroupState.EMPTY and self._groups.pop(group.group_id, None) is not None:
-            self._deadlines.remove(group.group_id)
+            self._deadlines.put(group_id, deadline_ms)
+
+    def _forget(self, group_id: str) -> None:
+        del self._groups[group_id]
+        self._size_bytes -= self._sizes_bytes.pop(group_id, 0)
+        self._deadlines.remove(group_id)
 
     def _refuse_limits(self, request: Join) -> ErrorCode:
         limits = self._limits

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Set
 from typing import Final
 
 from headrace.broker.groups.fencing import Coordinator, guard
+from headrace.broker.groups.generation_nodes import without_members
 from headrace.coordination import znodes
 from headrace.coordination.consumers import ConsumerRegistry
 from headrace.coordination.errors import BadVersionError, CoordinationError, NoNodeError, NotEmptyError
@@ -30,12 +31,12 @@ class NoGroupError(CoordinationError):
 def delete(session: ZooKeeperSession, group: str, coordinator: Coordinator) -> bool:
     """Deletes a group; False if there is none.
 
-    Raises `NotCoordinatorError`, and `CoordinationError` while members are registered in ZooKeeper.
+    Raises `NotCoordinatorError`, and `CoordinationError` while members are known in ZooKeeper.
     """
     for _ in range(ATTEMPTS_MAX):
         if session.exists(znodes.group(group)) is None:
             return False
-        if ConsumerRegistry(session, group).members():
+        if ConsumerRegistry(session, group).members() or without_members(session, group) is None:
             raise CoordinationError(f"group {group} has members; stop them before deleting it")
         if delete_unchanged(session, group, coordinator, stored(session, group)):
             return True
@@ -43,21 +44,26 @@ def delete(session: ZooKeeperSession, group: str, coordinator: Coordinator) -> b
 
 
 def delete_offsets(
-    session: ZooKeeperSession, group: str, keys: Iterable[tuple[str, int]], coordinator: Coordinator
+    session: ZooKeeperSession,
+    group: str,
+    keys: Iterable[tuple[str, int]],
+    coordinator: Coordinator,
+    members: Mapping[str, int],
 ) -> Set[str]:
     """Deletes the offsets of these partitions; returns the topics whose offsets stay, because members that
-    are registered in ZooKeeper read them. An offset that is not there counts as deleted.
+    are registered in ZooKeeper read them. An offset that is not there counts as deleted. `members`: the
+    versions of the nodes from which it is known what members of Kafka's protocol read.
 
     Raises `NoGroupError`, `NotCoordinatorError`, `CoordinationError`.
     """
     if session.exists(znodes.group(group)) is None:
         raise NoGroupError(f"there is no group {group!r}")
-    members = ConsumerRegistry(session, group).members()
-    read = {topic for subscription in members.values() for topic in subscription}
+    registered = ConsumerRegistry(session, group).members()
+    read = {topic for subscription in registered.values() for topic in subscription}
     unread = [key for key in keys if key[0] not in read]
     for _ in range(ATTEMPTS_MAX):
         found = _present(session, [znodes.offset(group, *key) for key in unread])
-        if _delete_offsets(session, group, coordinator, found):
+        if _delete_offsets(session, group, coordinator, found, members):
             break
     else:
         raise BadVersionError(
@@ -85,9 +91,15 @@ def _present(session: ZooKeeperSession, paths: list[str]) -> dict[str, NodeStat]
 def delete_unchanged(
     session: ZooKeeperSession, group: str, coordinator: Coordinator, offsets: Mapping[str, NodeStat]
 ) -> bool:
-    """Deletes a group whose offsets are still as they were read; False if somebody has changed them."""
-    if not _delete_offsets(session, group, coordinator, offsets):
+    """Deletes a group whose offsets are still as they were read; False if somebody has changed them, or if
+    members are stored.
+    """
+    node = without_members(session, group)
+    if node is None or not _delete_offsets(session, group, coordinator, offsets, node):
         return False
+    for path, version in node.items():
+        with contextlib.suppress(NoNodeError, BadVersionError):  # a member that has joined since stays
+            session.delete(path, version=version)
     for parent in (znodes.group_offsets(group), znodes.group_owners(group)):
         for path in (*_children(session, parent), parent):
             _delete_empty(session, path)
@@ -97,15 +109,21 @@ def delete_unchanged(
 
 
 def _delete_offsets(
-    session: ZooKeeperSession, group: str, coordinator: Coordinator, offsets: Mapping[str, NodeStat]
+    session: ZooKeeperSession,
+    group: str,
+    coordinator: Coordinator,
+    offsets: Mapping[str, NodeStat],
+    members: Mapping[str, int],
 ) -> bool:
-    """Deletes the nodes of offsets that are still as they were read; False if somebody has changed one."""
+    """Deletes the nodes of offsets that are still as they were read; False if somebody has changed one, or
+    one of `members`.
+    """
     paths = list(offsets)
     try:
         for at in range(0, len(paths), OFFSETS_PER_TRANSACTION_MAX):
             chunk = paths[at : at + OFFSETS_PER_TRANSACTION_MAX]
             transaction = session.transaction()
-            for guarding, version in guard(session, group, coordinator).items():
+            for guarding, version in {**guard(session, group, coordinator), **members}.items():
                 transaction.check(guarding, version=version)
             for path, children in zip(chunk, session.children_many(chunk), strict=True):
                 for child in children or ():

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from headrace.broker.groups.coordinator import GroupCoordinator
 from headrace.broker.groups.deletion import delete_unchanged, stored
 from headrace.broker.groups.fencing import Coordinator, NotCoordinatorError, registered
+from headrace.broker.groups.generation_nodes import without_members
 from headrace.broker.settings.groups import RETENTION, RETENTION_CHECK
 from headrace.broker.state import BrokerState
 from headrace.broker.workers import Jobs
@@ -84,6 +85,8 @@ def look_at(
     """
     before = _noted(session, group)
     if not is_due(before, now_ms, pace) or registering_here(session, [group]):
+        return None
+    if without_members(session, group) is None:  # they are not restored yet
         return None
     offsets = stored(session, group)
     newest_zxid = max((stat.modified_zxid for stat in offsets.values()), default=0)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from headrace.broker.groups.coordinator import coordinator_for
 from headrace.broker.state import BrokerState
@@ -94,6 +94,16 @@ def _refuse_if_over(group: str, coordinator: Coordinator) -> None:
 def guard(session: ZooKeeperSession, group: str, coordinator: Coordinator) -> Mapping[str, int]:
     """Returns what a write for this group must check. Raises `NotCoordinatorError`, `CoordinationError`."""
     return registrations(session, group, coordinator).guard(group)
+
+
+class Guards(Protocol):
+    """Makes what the writes of one session must check."""
+
+    session: ZooKeeperSession
+
+    def guard(self, group: str, coordinator: Coordinator) -> Mapping[str, int]: ...
+
+    def anew(self, group: str, coordinator: Coordinator) -> Mapping[str, int]: ...
 
 
 class Fence:

@@ -2,8 +2,9 @@
 
 The state machine of Kafka's classic group protocol. Members join, the first of them leads. When all have
 joined (or the rebalance timeout is over) a new generation begins, and the leader gets the metadata of all
-members. Its SyncGroup carries the assignment; the response to each member's SyncGroup is the member's part of
-it. `now_ms` is an argument of each call. A response that has to wait is a callback, called exactly once.
+members. Its SyncGroup carries the assignment, which is stored (`keep`); then the response to each member's
+SyncGroup is the member's part of it. `now_ms` is an argument of each call. A response that has to wait is a
+callback, called exactly once.
 
 Source: https://kafka.apache.org/protocol; KIP-62 (rebalance timeout), KIP-345 (static members), KIP-394.
 """
@@ -13,13 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.broker.groups import replies
-from headrace.broker.groups.member import (
-    Member,
-    ReplyToJoin,
-    ReplyToSync,
-    choose_protocol,
-    share_a_protocol,
-)
+from headrace.broker.groups.generations import KeptGeneration
+from headrace.broker.groups.member import Member, ReplyToJoin, ReplyToSync, choose_protocol
+from headrace.broker.groups.members import Members
 from headrace.broker.groups.replies import Generation
 from headrace.broker.groups.types import (
     GROUP_METADATA_MAX_BYTES,
@@ -34,48 +31,66 @@ from headrace.broker.groups.types import (
 )
 from headrace.wire.errors import ErrorCode
 
+Kept = Callable[[int], None]
+Keep = Callable[["Group", KeptGeneration | None, Kept], None]
+"""Stores a generation (None: no members), and calls back with the time then; or else disbands the group."""
+
 
 class Group:
     """One group's state machine. All calls come from one thread."""
 
     def __init__(
-        self, group_id: str, *, new_member_id: Callable[[str], str], initial_delay_ms: int, members_max: int
+        self,
+        group_id: str,
+        *,
+        new_member_id: Callable[[str], str],
+        keep: Keep,
+        initial_delay_ms: int,
+        members_max: int,
     ) -> None:
         """`new_member_id` makes a unique id from a client id; `initial_delay_ms` is how long an empty group
         waits for more members.
         """
         self.group_id = group_id
-        self._members_bytes = 0
         self.state = GroupState.EMPTY
         self.generation_id = 0
         self.protocol_type = self.protocol_name = self.leader_id = ""
-        self._members: dict[str, Member] = {}
-        self._static: dict[str, Member] = {}  # by group instance id
+        self._members = Members()
         self._members_max = members_max
         self._promised: dict[str, int] = {}  # ids of members yet to join (KIP-394) → until when they may
-        self._phase_deadline_ms = 0  # end of the joining or the syncing phase
+        self._phase_deadline_ms = 0  # end of joining or syncing
         self._phase_earliest_ms = 0  # an empty group's first generation does not begin before
         self._new_member_id = new_member_id
+        self._keep = keep
+        self._is_kept = False  # whether any generation was to be stored
+        self._is_assigned = False  # the present generation, which may not be stored yet
         self._initial_delay_ms = initial_delay_ms
+
+    def restore(self, generation: KeptGeneration, now_ms: int) -> None:
+        """Gives a new group the members that another coordinator has stored: each has its part, and a whole
+        session timeout to say that it lives.
+        """
+        for kept in generation.members:
+            self._members.add(Member.restored(kept, now_ms))
+        self.generation_id, self.leader_id = generation.generation_id, generation.leader_id
+        self.protocol_type, self.protocol_name = generation.protocol_type, generation.protocol_name
+        self.state, self._is_kept, self._is_assigned = GroupState.STABLE, True, True
 
     @property
     def size_bytes(self) -> int:
         """How much memory it takes, about."""
-        return self._members_bytes + len(self._promised) * PROMISED_BYTES
+        return self._members.size_bytes + len(self._promised) * PROMISED_BYTES
 
     @property
     def assigned_bytes(self) -> int:
         """How much of it the present assignment takes."""
-        return sum(len(member.assignment) for member in self._members.values())
+        return sum(len(member.assignment) for member in self._members.all())
 
     def growth_bytes(self, request: Join) -> int:
         """How much more memory the group takes with what a member says of itself now: nothing if it has said
         the same before.
         """
-        if request.member_id:
-            known = self._members.get(request.member_id)
-        else:
-            known = self._static_member(request.group_instance_id)
+        known = self._members.of(request)
         return request.metadata_bytes - (0 if known is None else known.metadata_bytes)
 
     # --- requests ---
@@ -86,7 +101,7 @@ class Group:
         if error is not ErrorCode.NONE:
             reply(JoinReply(error=error, member_id=request.member_id))
             return
-        standing = self._static_member(request.group_instance_id)
+        standing = self._members.static(request.group_instance_id)
         if request.member_id:
             self._rejoin(request, now_ms, reply, standing)
         elif standing is not None:
@@ -109,29 +124,28 @@ class Group:
             reply(SyncReply(error=error))
             return
         member = self._members[request.member_id]
-        member.session_deadline_ms = now_ms + member.session_timeout_ms
+        member.extend(now_ms)
         if self.state is GroupState.STABLE:
             reply(self._synced(member))
             return
         # The member may have an older request parked.
         member.complete_sync(SyncReply(error=ErrorCode.REBALANCE_IN_PROGRESS))
         member.reply_to_sync = reply
-        if request.member_id == self.leader_id:
-            self._become_stable(request.assignments, now_ms)
+        if request.member_id == self.leader_id and not self._is_assigned:
+            self._assign(request.assignments)
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
         """Extends a member's session; returns NONE, or the error that makes it join again."""
         error = self.check_member(member_id, instance_id, generation)
         if error is not ErrorCode.NONE:
             return error
-        member = self._members[member_id]
-        member.session_deadline_ms = now_ms + member.session_timeout_ms
+        self._members[member_id].extend(now_ms)
         rebalances = self.state is GroupState.PREPARING_REBALANCE
         return ErrorCode.REBALANCE_IN_PROGRESS if rebalances else ErrorCode.NONE
 
     def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> ErrorCode:
         """Removes a member; the others rebalance. A static member may be named by its instance id alone."""
-        standing = self._static_member(instance_id)
+        standing = self._members.static(instance_id)
         if instance_id is not None:
             if standing is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
@@ -143,13 +157,13 @@ class Group:
             return ErrorCode.NONE
         if member_id not in self._members:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        self._remove(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
+        self._members.remove(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         self._after_loss(now_ms)
         return ErrorCode.NONE
 
     def check_member(self, member_id: str, instance_id: str | None, generation_id: int) -> ErrorCode:
         """Returns NONE for a member of the present generation."""
-        standing = self._static_member(instance_id)
+        standing = self._members.static(instance_id)
         if instance_id is not None and standing is not None and standing.member_id != member_id:
             return ErrorCode.FENCED_INSTANCE_ID
         if member_id not in self._members:
@@ -171,13 +185,13 @@ class Group:
         return GroupOverview(group_id=self.group_id, state=self.state, protocol_type=self.protocol_type)
 
     def describe(self) -> GroupDescription:
-        return replies.described(self.group_id, self.state, self._generation, self._members.values())
+        return replies.described(self.group_id, self.state, self._generation, self._members.all())
 
     # --- time ---
 
     def next_deadline_ms(self) -> int | None:
         """Returns when `expire_and_advance` has something to do; None if nothing has a deadline."""
-        deadlines = [m.session_deadline_ms for m in self._members.values() if not m.waits]
+        deadlines = [m.session_deadline_ms for m in self._members.all() if not m.waits]
         deadlines.extend(self._promised.values())
         if self.state is GroupState.PREPARING_REBALANCE:
             deadlines.append(self._phase_deadline_ms)
@@ -191,11 +205,9 @@ class Group:
         """Removes members whose session is over, and ends phases whose time is over."""
         for member_id in [i for i, until_ms in self._promised.items() if until_ms <= now_ms]:
             del self._promised[member_id]
-        silent = [
-            m.member_id for m in self._members.values() if not m.waits and m.session_deadline_ms <= now_ms
-        ]
-        for member_id in silent:
-            self._remove(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
+        silent = [m for m in self._members.all() if not m.waits and m.session_deadline_ms <= now_ms]
+        for member in silent:
+            self._members.remove(member.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         if silent:
             self._after_loss(now_ms)
         if self.state is GroupState.PREPARING_REBALANCE:
@@ -204,14 +216,14 @@ class Group:
             else:
                 self._begin_if_all_joined(now_ms)
         elif self.state is GroupState.COMPLETING_REBALANCE and now_ms >= self._phase_deadline_ms:
-            for member_id in [m.member_id for m in self._members.values() if m.reply_to_sync is None]:
-                self._remove(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
+            for member_id in [m.member_id for m in self._members.all() if m.reply_to_sync is None]:
+                self._members.remove(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
             self._after_loss(now_ms)
 
     def disband(self, error: ErrorCode) -> None:
         """Removes all members with `error`: this broker no longer coordinates the group."""
-        for member_id in list(self._members):
-            self._remove(member_id, error)
+        for member in list(self._members.all()):
+            self._members.remove(member.member_id, error)
         self._promised.clear()
         self.state = GroupState.DEAD
 
@@ -225,11 +237,9 @@ class Group:
         growth_bytes = self.growth_bytes(request)
         if growth_bytes > 0 and self.size_bytes + growth_bytes > GROUP_METADATA_MAX_BYTES:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
-        others = [m for m in self._members.values() if m.member_id != request.member_id]
-        fits = request.protocol_type == self.protocol_type and share_a_protocol(request, others)
-        if others and not fits:
+        if not self._members.are_consistent_with(request, self.protocol_type):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        is_new = not request.member_id and self._static_member(request.group_instance_id) is None
+        is_new = not request.member_id and self._members.of(request) is None
         if is_new and len(self._members) + len(self._promised) >= self._members_max:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         return ErrorCode.NONE
@@ -248,20 +258,7 @@ class Group:
     def _admit(self, member_id: str, request: Join, now_ms: int, reply: ReplyToJoin) -> None:
         first = not self._members
         self.protocol_type = request.protocol_type
-        member = self._members[member_id] = Member(
-            member_id=member_id,
-            group_instance_id=request.group_instance_id,
-            client_id=request.client_id,
-            client_host=request.client_host,
-            session_timeout_ms=request.session_timeout_ms,
-            rebalance_timeout_ms=request.rebalance_timeout_ms,
-            protocols=request.protocols,
-            session_deadline_ms=now_ms + request.session_timeout_ms,
-            reply_to_join=reply,
-        )
-        self._members_bytes += member.size_bytes
-        if member.group_instance_id is not None:
-            self._static[member.group_instance_id] = member
+        self._members.add(Member.joining(member_id, request, now_ms, reply))
         self._prepare(now_ms, earliest_ms=now_ms + self._initial_delay_ms if first else now_ms)
 
     def _refresh(self, member: Member, request: Join, now_ms: int, reply: ReplyToJoin) -> None:
@@ -269,7 +266,7 @@ class Group:
         generation.
         """
         is_changed = member.protocols != request.protocols
-        self._renew(member, request, now_ms)
+        self._members.renew(member, request, now_ms)
         has_generation = self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE)
         leads_stable = self.state is GroupState.STABLE and member.member_id == self.leader_id
         if has_generation and not is_changed and not leads_stable:
@@ -285,112 +282,104 @@ class Group:
         old.complete_join(JoinReply(error=ErrorCode.FENCED_INSTANCE_ID, member_id=old.member_id))
         old.complete_sync(SyncReply(error=ErrorCode.FENCED_INSTANCE_ID))
         unchanged = old.protocols == request.protocols and self.state is GroupState.STABLE
-        del self._members[old.member_id]
-        old.member_id = self._new_member_id(request.client_id)
-        self._members[old.member_id] = old
-        self._renew(old, request, now_ms)
+        self._members.rename(old, self._new_member_id(request.client_id))
+        self._members.renew(old, request, now_ms)
+        old.reply_to_join = reply
         if was_leader:
             self.leader_id = old.member_id
         if unchanged and not was_leader:
-            reply(self._joined(old))
-            return
-        old.reply_to_join = reply
-        self._prepare(now_ms, earliest_ms=now_ms)
+            # Its new id must be stored first: another coordinator would take it for fenced.
+            self._keep(self, self._to_keep(), lambda kept_ms: self._replaced(old, reply, kept_ms))
+        else:
+            self._prepare(now_ms, earliest_ms=now_ms)
 
-    def _renew(self, member: Member, request: Join, now_ms: int) -> None:
-        """Takes what a member's latest JoinGroup says of it: a restarted one may have other settings."""
-        before_bytes = member.size_bytes
-        member.protocols, member.client_id = request.protocols, request.client_id
-        self._members_bytes += member.size_bytes - before_bytes
-        member.client_host = request.client_host
-        member.session_timeout_ms = request.session_timeout_ms
-        member.rebalance_timeout_ms = request.rebalance_timeout_ms
-        member.session_deadline_ms = now_ms + request.session_timeout_ms
+    def _replaced(self, member: Member, reply: ReplyToJoin, now_ms: int) -> None:
+        if self.state is GroupState.STABLE and member.reply_to_join is reply:
+            member.extend(now_ms)
+            member.complete_join(self._joined(member))
 
     # --- phases ---
 
     def _prepare(self, now_ms: int, *, earliest_ms: int) -> None:
         """Begins to wait for all members to join again, unless that has begun; ends the wait if all have."""
         if self.state is not GroupState.PREPARING_REBALANCE:
-            for member in self._members.values():
+            for member in self._members.all():
                 if member.reply_to_sync is not None:  # it has sent no heartbeats meanwhile
-                    member.session_deadline_ms = now_ms + member.session_timeout_ms
+                    member.extend(now_ms)
                     member.complete_sync(SyncReply(error=ErrorCode.REBALANCE_IN_PROGRESS))
             self.state = GroupState.PREPARING_REBALANCE
-            timeout_ms = max(m.rebalance_timeout_ms for m in self._members.values())
+            timeout_ms = max(m.rebalance_timeout_ms for m in self._members.all())
             self._phase_deadline_ms = now_ms + timeout_ms
             self._phase_earliest_ms = min(earliest_ms, self._phase_deadline_ms)
         self._begin_if_all_joined(now_ms)
 
     def _all_joined(self) -> bool:
-        return not self._promised and all(m.reply_to_join is not None for m in self._members.values())
+        return not self._promised and all(m.reply_to_join is not None for m in self._members.all())
 
     def _begin_if_all_joined(self, now_ms: int) -> None:
-        joining = self.state is GroupState.PREPARING_REBALANCE
-        if joining and self._all_joined() and now_ms >= self._phase_earliest_ms:
+        is_time = self.state is GroupState.PREPARING_REBALANCE and now_ms >= self._phase_earliest_ms
+        if is_time and self._all_joined():
             self._begin_generation(now_ms)
 
     def _begin_generation(self, now_ms: int) -> None:
         """Goes on with the members that have joined. Static ones stay, too, until their session is over: they
         may be about to come back (KIP-345), and keep their part of the assignment.
         """
-        joined = [m for m in self._members.values() if m.reply_to_join is not None]
-        absent = [m for m in self._members.values() if m.reply_to_join is None]
+        joined = [m for m in self._members.all() if m.reply_to_join is not None]
+        absent = [m for m in self._members.all() if m.reply_to_join is None]
         for member_id in [m.member_id for m in absent if m.group_instance_id is None]:
-            self._remove(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
+            self._members.remove(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         if not self._members:
-            self.generation_id += 1
             self._become_empty()
             return
-        self._phase_deadline_ms = now_ms + max(m.rebalance_timeout_ms for m in self._members.values())
+        self._phase_deadline_ms = now_ms + max(m.rebalance_timeout_ms for m in self._members.all())
         if not joined:
             return  # it goes on to wait for one of them
         self.generation_id += 1
-        self.protocol_name = choose_protocol(list(self._members.values()))
+        self.protocol_name = choose_protocol(list(self._members.all()))
         if self.leader_id not in {m.member_id for m in joined}:
             self.leader_id = joined[0].member_id
-        self.state = GroupState.COMPLETING_REBALANCE
+        self.state, self._is_assigned = GroupState.COMPLETING_REBALANCE, False
         for member in joined:
-            member.session_deadline_ms = now_ms + member.session_timeout_ms
+            member.extend(now_ms)
             member.complete_join(self._joined(member))
 
-    def _become_stable(self, assignments: dict[str, bytes], now_ms: int) -> None:
+    def _assign(self, assignments: dict[str, bytes]) -> None:
+        """Takes the assignment. Each member gets its part as soon as all parts are stored."""
+        self._is_assigned = True
+        for member in self._members.all():
+            self._members.assign(member, assignments.get(member.member_id, b""))
+        generation_id = self.generation_id
+        self._keep(self, self._to_keep(), lambda now_ms: self._become_stable(generation_id, now_ms))
+
+    def _become_stable(self, generation_id: int, now_ms: int) -> None:
+        """Unless the members rebalance again already."""
+        if self.generation_id != generation_id or self.state is not GroupState.COMPLETING_REBALANCE:
+            return
         self.state = GroupState.STABLE
-        for member in self._members.values():
-            given = assignments.get(member.member_id, b"")
-            self._members_bytes += len(given) - len(member.assignment)
-            member.assignment = given
+        for member in self._members.all():
             if member.reply_to_sync is not None:
-                member.session_deadline_ms = now_ms + member.session_timeout_ms
+                member.extend(now_ms)
                 member.complete_sync(self._synced(member))
 
     def _become_empty(self) -> None:
         self.state = GroupState.EMPTY
+        self.generation_id += 1
         self.leader_id = self.protocol_name = ""
+        if self._is_kept:
+            self._keep(self, None, lambda _: None)
 
     def _after_loss(self, now_ms: int) -> None:
         """Rebalances the members that remain."""
         if self._members:
             self._prepare(now_ms, earliest_ms=now_ms)
         elif self.state is not GroupState.EMPTY:
-            self.generation_id += 1
             self._become_empty()
-
-    def _remove(self, member_id: str, error: ErrorCode) -> None:
-        member = self._members.pop(member_id)
-        self._members_bytes -= member.size_bytes
-        if member.group_instance_id is not None:
-            self._static.pop(member.group_instance_id, None)
-        member.complete_join(JoinReply(error=error, member_id=member_id))
-        member.complete_sync(SyncReply(error=error))
 
     # --- replies ---
 
-    def _static_member(self, instance_id: str | None) -> Member | None:
-        return None if instance_id is None else self._static.get(instance_id)
-
     def _joined(self, member: Member) -> JoinReply:
-        return replies.joined(self._generation, self._members.values(), member)
+        return replies.joined(self._generation, self._members.all(), member)
 
     def _synced(self, member: Member) -> SyncReply:
         return replies.synced(self._generation, member)
@@ -398,3 +387,13 @@ class Group:
     @property
     def _generation(self) -> Generation:
         return Generation(self.generation_id, self.protocol_type, self.protocol_name, self.leader_id)
+
+    def _to_keep(self) -> KeptGeneration:
+        self._is_kept = True
+        return KeptGeneration(
+            generation_id=self.generation_id,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader_id=self.leader_id,
+            members=tuple(member.kept() for member in self._members.all()),
+        )

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
+from headrace.broker.groups.generations import KeptMember
 from headrace.broker.groups.types import (
     MEMBER_OVERHEAD_BYTES,
     Join,
@@ -37,6 +39,34 @@ class Member:
     assignment: bytes = b""
     reply_to_join: ReplyToJoin | None = None
     reply_to_sync: ReplyToSync | None = None
+
+    @classmethod
+    def joining(cls, member_id: str, request: Join, now_ms: int, reply: ReplyToJoin) -> Self:
+        """Returns a new member."""
+        return cls(
+            member_id=member_id,
+            group_instance_id=request.group_instance_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            protocols=request.protocols,
+            session_deadline_ms=now_ms + request.session_timeout_ms,
+            reply_to_join=reply,
+        )
+
+    @classmethod
+    def restored(cls, kept: KeptMember, now_ms: int) -> Self:
+        """Returns a member as it was stored. Its session begins anew."""
+        return cls(**kept._asdict(), session_deadline_ms=now_ms + kept.session_timeout_ms)
+
+    def kept(self) -> KeptMember:
+        """Returns what is stored of it."""
+        return KeptMember(*(getattr(self, name) for name in KeptMember._fields))
+
+    def extend(self, now_ms: int) -> None:
+        """Lets its session begin anew."""
+        self.session_deadline_ms = now_ms + self.session_timeout_ms
 
     def metadata_for(self, protocol_name: str) -> bytes:
         """Returns this member's bytes for a protocol; all members of a generation know the chosen one."""

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from headrace.broker.groups.fencing import Coordinator, Fence
+from headrace.broker.groups.fencing import Coordinator, Guards
 from headrace.coordination import znodes
 from headrace.coordination.consumers import ConsumerRegistry, topics_created
 from headrace.coordination.documents import INT64_MAX
@@ -40,7 +40,7 @@ Offsets = dict[TopicPartition, Committed]
 
 
 def write(
-    fence: Fence,
+    fence: Guards,
     group: str,
     offsets: Mapping[TopicPartition, Committed],
     coordinator: Coordinator,
@@ -85,7 +85,7 @@ def _nodes(group: str, offsets: Mapping[TopicPartition, Committed]) -> dict[str,
 
 
 def _write(
-    fence: Fence,
+    fence: Guards,
     group: str,
     offsets: Mapping[TopicPartition, Committed],
     coordinator: Coordinator,

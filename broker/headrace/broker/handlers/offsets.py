@@ -16,7 +16,8 @@ from headrace.broker.groups.coordinator import GroupCoordinator
 from headrace.broker.groups.deletion import NoGroupError
 from headrace.broker.groups.fencing import NotCoordinatorError
 from headrace.broker.groups.offset_nodes import Committed, Offsets, TopicPartition
-from headrace.broker.groups.offset_queue import OffsetStore
+from headrace.broker.groups.recovery import Then
+from headrace.broker.groups.store import GroupStore
 from headrace.broker.promise import Promise
 from headrace.broker.state import BrokerState
 from headrace.coordination.consumers import is_group_name
@@ -33,8 +34,11 @@ REPORT_EVERY_S: Final = 10.0
 class OffsetService:
     """The handlers of these APIs, around the store."""
 
-    def __init__(self, coordinator: GroupCoordinator, store: OffsetStore) -> None:
+    def __init__(
+        self, coordinator: GroupCoordinator, store: GroupStore, when_known: Callable[[str, Then], None]
+    ) -> None:
         self._coordinator = coordinator
+        self._when_known = when_known
         self._store = store
         self._reported_s = -REPORT_EVERY_S
 
@@ -45,23 +49,7 @@ class OffsetService:
         body = request.body
         promise: Promise[Tree] = Promise()
         generation_id = getattr(body, "generation_id_or_member_epoch", -1)
-        code = self._coordinator.check_commit(
-            body.group_id, body.member_id, getattr(body, "group_instance_id", None), generation_id
-        )
-        if code is ErrorCode.NONE and not is_group_name(body.group_id):
-            code = ErrorCode.INVALID_GROUP_ID
-        known: Offsets = {}
-        refused: dict[TopicPartition, ErrorCode] = {}
-        for topic in body.topics:
-            for part in topic.partitions:
-                key = (topic.name, part.partition_index)
-                metadata = part.committed_metadata or ""
-                if state.view.partition(*key) is None:
-                    refused[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                elif len(metadata.encode()) > state.config["offset.metadata.max.bytes"]:
-                    refused[key] = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                else:
-                    known[key] = Committed(part.committed_offset, metadata)
+        known, refused = _commits_of(state, body)
 
         def code_of(key: TopicPartition, outcome: ErrorCode) -> ErrorCode:
             return outcome if outcome is not ErrorCode.NONE else refused.get(key, outcome)
@@ -85,16 +73,24 @@ class OffsetService:
                 }
             )
 
-        if code is not ErrorCode.NONE or not known:
-            respond(code)
-        else:
+        def stored(error: Exception | None) -> None:
+            if error is not None:
+                self._report(body.group_id, "stored", error)
+            respond(_code_of(error))
 
-            def stored(error: Exception | None) -> None:
-                if error is not None:
-                    self._report(body.group_id, "stored", error)
-                respond(_code_of(error))
+        def commit(code: ErrorCode) -> None:
+            if code is ErrorCode.NONE:
+                code = self._coordinator.check_commit(
+                    body.group_id, body.member_id, getattr(body, "group_instance_id", None), generation_id
+                )
+            if code is ErrorCode.NONE and not is_group_name(body.group_id):
+                code = ErrorCode.INVALID_GROUP_ID
+            if code is not ErrorCode.NONE or not known:
+                respond(code)
+            else:
+                self._store.commit(body.group_id, known).then(stored)
 
-            self._store.commit(body.group_id, known).then(stored)
+        self._when_known(body.group_id, commit)
         return promise
 
     def delete(self, state: BrokerState, request: Request) -> Promise[Tree]:
@@ -102,9 +98,7 @@ class OffsetService:
         body = request.body
         promise: Promise[Tree] = Promise()
         group, named = body.group_id, {topic.name for topic in body.topics}
-        code, read = self._coordinator.refuse_offset_deletion(group, named)
-        if code is ErrorCode.NONE and not is_group_name(group):
-            code = ErrorCode.INVALID_GROUP_ID
+        read: Set[str] = frozenset()
 
         # What exists is looked at once: a topic that is made meanwhile would else count as deleted.
         keys = {(topic.name, part.partition_index) for topic in body.topics for part in topic.partitions}
@@ -132,12 +126,19 @@ class OffsetService:
                 results = [topic_results(topic, read | outcome) for topic in body.topics]
                 promise.resolve({"error_code": ErrorCode.NONE, "topics": results})
 
-        if code is not ErrorCode.NONE:
-            promise.resolve({"error_code": code, "topics": []})
-        else:
-            self._store.delete_offsets(group, sorted(key for key in known if key[0] not in read)).then(
-                respond
-            )
+        def delete(code: ErrorCode) -> None:
+            nonlocal read
+            if code is ErrorCode.NONE:
+                code, read = self._coordinator.refuse_offset_deletion(group, named)
+            if code is ErrorCode.NONE and not is_group_name(group):
+                code = ErrorCode.INVALID_GROUP_ID
+            if code is not ErrorCode.NONE:
+                promise.resolve({"error_code": code, "topics": []})
+            else:
+                unread = sorted(key for key in known if key[0] not in read)
+                self._store.delete_offsets(group, unread).then(respond)
+
+        self._when_known(group, delete)
         return promise
 
     def _report(self, group_id: str, what: str, error: Exception) -> None:
@@ -193,6 +194,23 @@ class OffsetService:
                 )
 
         self._store.read(group_id, wanted).then(read)
+
+
+def _commits_of(state: BrokerState, body: Any) -> tuple[Offsets, dict[TopicPartition, ErrorCode]]:
+    """Returns the offsets of a request that may be stored, and why the others may not."""
+    known: Offsets = {}
+    refused: dict[TopicPartition, ErrorCode] = {}
+    for topic in body.topics:
+        for part in topic.partitions:
+            key = (topic.name, part.partition_index)
+            metadata = part.committed_metadata or ""
+            if state.view.partition(*key) is None:
+                refused[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif len(metadata.encode()) > state.config["offset.metadata.max.bytes"]:
+                refused[key] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                known[key] = Committed(part.committed_offset, metadata)
+    return known, refused
 
 
 _UNAVAILABLE: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE

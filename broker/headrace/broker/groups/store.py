@@ -1,21 +1,29 @@
-"""Committed offsets of Kafka's own groups, kept where the paper's consumers keep theirs:
-`/consumers/<group>/offsets` in ZooKeeper.
+"""What ZooKeeper keeps of Kafka's own groups: their offsets, where the paper's consumers keep theirs
+(`/consumers/<group>/offsets`), and their members (`/consumers/<group>/generation`).
 
-Owns the order of a group's commits, and of its deletion: at most one write per group is in flight; later ones
-wait, and commits are merged, so that an older offset can never overwrite a newer one. `offset_nodes` owns the
-contents of the nodes.
+Owns the order of a group's commits, generations and deletions: at most one of them is in flight; later ones
+wait, and commits are merged, so that an older offset can never overwrite a newer one. `offset_nodes` and
+`generation_nodes` own the contents of the nodes.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from headrace.broker.groups import deletion, offset_nodes
-from headrace.broker.groups.fencing import Coordinator, Fence
+from headrace.broker.groups.fencing import Coordinator
+from headrace.broker.groups.generation_nodes import NOBODY, Generations, OtherGenerationError, with_members
+from headrace.broker.groups.generations import (
+    ALL_DOCUMENTS_MAX_BYTES,
+    DOCUMENT_MAX_BYTES,
+    KeptGeneration,
+    encode,
+)
 from headrace.broker.groups.offset_nodes import Committed, Offsets, TopicPartition
 from headrace.broker.promise import Promise
 from headrace.broker.workers import Jobs
@@ -27,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+REPORT_EVERY_S: Final = 10.0
+
 
 @dataclass(slots=True)
 class _Commits:
@@ -37,8 +47,8 @@ class _Commits:
     offsets: Offsets = field(default_factory=dict)
     promises: list[Promise[Exception | None]] = field(default_factory=list)
 
-    def work(self, fence: Fence, group: str) -> None:
-        offset_nodes.write(fence, group, self.offsets, self.coordinator)
+    def work(self, generations: Generations, group: str) -> None:
+        offset_nodes.write(generations, group, self.offsets, self.coordinator)
 
     def resolve(self, _: bool | None, error: Exception | None) -> None:
         for promise in self.promises:
@@ -52,8 +62,8 @@ class _Deletion:
     coordinator: Coordinator
     promise: Promise[bool | Exception]
 
-    def work(self, fence: Fence, group: str) -> bool:
-        return deletion.delete(fence.session, group, self.coordinator)
+    def work(self, generations: Generations, group: str) -> bool:
+        return deletion.delete(generations.session, group, self.coordinator)
 
     def resolve(self, is_deleted: bool | None, error: Exception | None) -> None:
         self.promise.resolve(bool(is_deleted) if error is None else error)
@@ -67,14 +77,44 @@ class _OffsetDeletion:
     keys: Collection[TopicPartition]
     promise: Promise[Set[str] | Exception]
 
-    def work(self, fence: Fence, group: str) -> Set[str]:
-        return deletion.delete_offsets(fence.session, group, self.keys, self.coordinator)
+    def work(self, generations: Generations, group: str) -> Set[str]:
+        session, members = generations.session, generations.checked(group)
+        return deletion.delete_offsets(session, group, self.keys, self.coordinator, members)
 
     def resolve(self, read: Set[str] | None, error: Exception | None) -> None:
         self.promise.resolve((read or frozenset()) if error is None else error)
 
 
-_Step = _Commits | _Deletion | _OffsetDeletion
+@dataclass(slots=True)
+class _Generation:
+    """A generation, or that there are no members any more."""
+
+    coordinator: Coordinator
+    data: bytes
+    promise: Promise[Exception | None]
+
+    def work(self, generations: Generations, group: str) -> None:
+        generations.store(group, self.data, self.coordinator)
+
+    def resolve(self, _: None, error: Exception | None) -> None:
+        self.promise.resolve(error)
+
+
+@dataclass(slots=True)
+class _Load:
+    """The generation that was stored last, after all writes that were accepted before."""
+
+    coordinator: Coordinator
+    promise: Promise[KeptGeneration | Exception | None]
+
+    def work(self, generations: Generations, group: str) -> KeptGeneration | None:
+        return generations.load(group)
+
+    def resolve(self, found: KeptGeneration | None, error: Exception | None) -> None:
+        self.promise.resolve(found if error is None else error)
+
+
+_Step = _Commits | _Deletion | _OffsetDeletion | _Generation | _Load
 
 
 @dataclass(slots=True)
@@ -86,7 +126,7 @@ class _Queue:
     is_going_on: bool = False
 
 
-class OffsetStore:
+class GroupStore:
     """Called on the loop's thread; calls to ZooKeeper run on control threads. `coordinator`: this broker, in
     its present broker epoch. `upkeep`: what runs jobs that no client waits for; as `control` by default.
     """
@@ -99,11 +139,14 @@ class OffsetStore:
         upkeep: Jobs | None = None,
     ) -> None:
         self._session = session
-        self._fence = Fence(session)
+        self._generations = Generations(session)
         self._control = control
         self._upkeep = control if upkeep is None else upkeep
         self._coordinator = coordinator
         self._queues: dict[str, _Queue] = {}
+        self._reported_s = -REPORT_EVERY_S
+        self.on_other_generation: Callable[[str], None] = lambda _: None
+        """Told of a group whose members another broker has stored: those that are known here are over."""
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> Promise[Exception | None]:
         """Stores offsets; resolves with the exception, or None."""
@@ -123,6 +166,11 @@ class OffsetStore:
         self._go_on(group, queue)
         return promise
 
+    def _append(self, group: str, step: _Step) -> None:
+        queue = self._queues.setdefault(group, _Queue())
+        queue.waiting.append(step)
+        self._go_on(group, queue)
+
     def _go_on(self, group: str, queue: _Queue) -> None:
         """Begins the next write, unless one is in flight. Not recursive: jobs may be refused at once."""
         if queue.is_going_on:
@@ -139,27 +187,59 @@ class OffsetStore:
 
         def written(result: Any, error: Exception | None) -> None:
             queue.in_flight = None
+            if isinstance(error, OtherGenerationError):
+                self.on_other_generation(group)
             step.resolve(result, error)
             self._go_on(group, queue)
 
-        self._control.submit(lambda: step.work(self._fence, group), written)
+        self._control.submit(lambda: step.work(self._generations, group), written)
 
     def read(self, group: str, wanted: list[TopicPartition] | None) -> Promise[Offsets | Exception]:
         """Reads the offsets of `wanted` (None: all of the group's); partitions without one are left out."""
         return self._later(lambda: offset_nodes.read(self._session, group, wanted))
 
-    def groups(self) -> Promise[list[str] | Exception]:
-        """Reads the names of all groups that ZooKeeper knows."""
-        return self._later(lambda: groups(self._session))
+    def groups(self) -> Promise[dict[str, bool] | Exception]:
+        """Reads the names of all groups that ZooKeeper knows, and of each whether it has members."""
+        return self._later(lambda: with_members(self._session, groups(self._session)))
+
+    def keep(self, group: str, generation: KeptGeneration | None) -> Promise[Exception | None]:
+        """Stores a generation (None: the group has no members). One that is too large is not stored: its
+        members will join again at the next coordinator.
+        """
+        promise: Promise[Exception | None] = Promise()
+        data = NOBODY if generation is None else self._document(group, generation)
+        self._append(group, _Generation(self._coordinator(), data, promise))
+        return promise
+
+    def _document(self, group: str, generation: KeptGeneration) -> bytes:
+        data = encode(generation)
+        if data is not None and self._generations.size_bytes() + len(data) <= ALL_DOCUMENTS_MAX_BYTES:
+            return data
+        now_s = time.monotonic()
+        if now_s - self._reported_s >= REPORT_EVERY_S:
+            self._reported_s = now_s
+            logger.warning(
+                "group %r: its %d members are not stored, since they take more than %d KiB, or those of all"
+                " groups more than %d MiB: they join again if another broker coordinates the group",
+                group,
+                len(generation.members),
+                DOCUMENT_MAX_BYTES >> 10,
+                ALL_DOCUMENTS_MAX_BYTES >> 20,
+            )
+        return NOBODY
+
+    def load(self, group: str) -> Promise[KeptGeneration | Exception | None]:
+        """Reads the generation that was stored last; None if the group has no members."""
+        promise: Promise[KeptGeneration | Exception | None] = Promise()
+        self._append(group, _Load(self._coordinator(), promise))
+        return promise
 
     def delete(self, group: str) -> Promise[bool | Exception]:
         """Deletes a group, after the commits that were accepted before, and before all later ones; False if
         there is none. Fails while it has paper-style members.
         """
         promise: Promise[bool | Exception] = Promise()
-        queue = self._queues.setdefault(group, _Queue())
-        queue.waiting.append(_Deletion(self._coordinator(), promise))
-        self._go_on(group, queue)
+        self._append(group, _Deletion(self._coordinator(), promise))
         return promise
 
     def delete_offsets(self, group: str, keys: Collection[TopicPartition]) -> Promise[Set[str] | Exception]:
@@ -167,15 +247,14 @@ class OffsetStore:
         stay, because paper-style members read them.
         """
         promise: Promise[Set[str] | Exception] = Promise()
-        queue = self._queues.setdefault(group, _Queue())
-        queue.waiting.append(_OffsetDeletion(self._coordinator(), keys, promise))
-        self._go_on(group, queue)
+        self._append(group, _OffsetDeletion(self._coordinator(), keys, promise))
         return promise
 
     def brokers_changed(self, coordinates: Callable[[str], bool]) -> None:
         """Writes no more, of groups that another broker coordinates now, what was accepted before: not even
         if they come back. `coordinates(group_id)`: whether this broker is the group's coordinator now.
         """
+        self._generations.forget(group for group in self._generations.known() if not coordinates(group))
         for group, queue in self._queues.items():
             if not coordinates(group):
                 for step in (*queue.waiting, queue.in_flight):
