@@ -63,6 +63,9 @@ class AwayOffsets:
         promise.resolve(None)
         return promise
 
+    def with_members(self, _: object) -> Promise[Any]:
+        return self.groups()
+
     def delete(self, _: str) -> Promise[Any]:
         return self.groups()
 

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from fix_group_brokers import FIRST, GROUP, KEY, SECOND
+from fix_group_offsets import store_offsets
 from fix_group_services import DELAY_MS, ServiceBroker
 from fix_zookeeper import ZooKeeperRoom
-from headrace.broker.groups import store
+from headrace.broker.groups import recovery, store
 from headrace.broker.groups.generations import KeptGeneration
+from headrace.broker.groups.offset_nodes import Committed
 from headrace.broker.groups.types import JoinReply
 from headrace.coordination import znodes
 from headrace.coordination.errors import ZooKeeperUnavailableError
@@ -339,6 +341,25 @@ def test_a_group_of_many_members_is_restored_whole(first: ServiceBroker, second:
     before = first.known()
     dies(first, second)
     assert second.known() == before and before is not None and len(before.members) == 200
+
+
+def test_groups_without_members_are_known_after_one_look(
+    session: ZooKeeperSession, first: ServiceBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list of thousands of groups that have offsets alone does not read each of them."""
+    names = [f"group-{number}" for number in range(recovery.AT_ONCE_MAX * 3)]
+    for name in names:
+        store_offsets(session, name, {KEY: Committed(7)})
+    first.joined()
+    monkeypatch.setattr(recovery, "LOOKED_AT_MAX", 7)
+    loads: list[str] = []
+    monkeypatch.setattr(first.store._generations, "load", loads.append)
+    first.see()
+    assert loads == []
+    assert first.listed() == {**dict.fromkeys(names, "Empty"), GROUP: "Stable"}
+    monkeypatch.setattr(recovery, "ABSENT_MAX_BYTES", 1)  # nothing is remembered
+    first.see()
+    assert first.listed() == {**dict.fromkeys(names, "Empty"), GROUP: "Stable"}
 
 
 def test_what_is_asked_of_a_group_while_it_is_read_waits(

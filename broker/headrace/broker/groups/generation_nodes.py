@@ -9,7 +9,7 @@ version never comes again while there is an offset to guard.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -175,8 +175,8 @@ def without_members(session: ZooKeeperSession, group: str) -> Mapping[str, int] 
     return None if stat.data_bytes else {path: stat.version}
 
 
-def with_members(session: ZooKeeperSession, groups: Iterable[str]) -> dict[str, bool]:
-    """Returns of each group whether members of it are stored."""
+def with_members(session: ZooKeeperSession, groups: Iterable[str]) -> Set[str]:
+    """Returns those of these groups whose members are stored."""
     names = list(groups)
     stats = session.stat_many(znodes.generation(name) for name in names)
-    return {name: stat is not None and stat.data_bytes > 0 for name, stat in zip(names, stats, strict=True)}
+    return {name for name, stat in zip(names, stats, strict=True) if stat is not None and stat.data_bytes}

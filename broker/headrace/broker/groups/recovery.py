@@ -12,20 +12,24 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Final
 
 from headrace.broker.groups.coordinator import GroupCoordinator
 from headrace.broker.groups.generations import KeptGeneration
 from headrace.broker.groups.store import GroupStore
-from headrace.broker.groups.types import GROUPS_MAX
 from headrace.coordination.consumers import is_group_name
 from headrace.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
 AT_ONCE_MAX: Final = 20
-"""Groups that are read at once after brokers have come or gone."""
+"""Groups that are read at once."""
+LOOKED_AT_MAX: Final = 1_000
+"""Groups of which it is asked at once whether they have members."""
+ABSENT_MAX_BYTES: Final = 16 << 20
+NAME_OVERHEAD_BYTES: Final = 100
+"""Clients choose the names: what is known of groups without members has a bound."""
 
 Then = Callable[[ErrorCode], None]
 
@@ -49,6 +53,7 @@ class Recovery:
         self._restored = restored
         self._reading: dict[str, list[Then]] = {}
         self._absent: set[str] = set()
+        self._absent_bytes = 0  # about, and of all that were noted since it was empty
         self._round = 0  # of changes of the brokers
 
     def when_known(self, group_id: str, then: Then) -> None:
@@ -64,24 +69,53 @@ class Recovery:
             self._read(group_id)
 
     def when_all_known(self, group_ids: Iterable[str], then: Callable[[], None]) -> None:
-        """Calls back after `when_known` of each of them, one after the other."""
-        left = deque(group_ids)
-        is_reading = is_going_on = False
+        """Calls back after `when_known` of each of them. Those without members are found many at once."""
+        left = deque(group_id for group_id in group_ids if not self.is_known(group_id))
 
-        def go_on(_: ErrorCode = ErrorCode.NONE) -> None:
-            """Not recursive: reads may be refused at once."""
-            nonlocal is_reading, is_going_on
-            is_reading = False
+        def go_on() -> None:
+            chunk = [left.popleft() for _ in range(min(len(left), LOOKED_AT_MAX))]
+            if not chunk:
+                then()
+                return
+            began = self._round
+
+            def looked(found: Set[str] | Exception) -> None:
+                if isinstance(found, Exception):
+                    logger.info("groups are restored when somebody asks for them: %s", found)
+                    then()
+                    return
+                if began == self._round:
+                    for group_id in chunk:
+                        if group_id not in found and group_id not in self._reading:
+                            self._note_absent(group_id)
+                self._read_all(chunk, go_on)
+
+            self._store.with_members(chunk).then(looked)
+
+        go_on()
+
+    def _read_all(self, group_ids: Iterable[str], then: Callable[[], None]) -> None:
+        """Calls back after `when_known` of each of them, some at a time."""
+        left = deque(group_ids)
+        running = 0
+        is_going_on = False
+
+        def read(_: ErrorCode) -> None:
+            nonlocal running
+            running -= 1
+            go_on()
+
+        def go_on() -> None:
+            """Not recursive: what is known calls back at once."""
+            nonlocal running, is_going_on
             if is_going_on:
                 return
             is_going_on = True
-            while left and not is_reading:
-                group_id = left.popleft()
-                if not self.is_known(group_id):
-                    is_reading = True
-                    self.when_known(group_id, go_on)
+            while left and running < AT_ONCE_MAX:
+                running += 1
+                self.when_known(left.popleft(), read)
             is_going_on = False
-            if not is_reading:
+            if not left and not running:
                 then()
 
         go_on()
@@ -93,13 +127,14 @@ class Recovery:
     def brokers_changed(self) -> None:
         """Reads what is this broker's own now."""
         self._round += 1
-        self._absent.clear()
+        self._forget_absent()
         self._store.groups().then(self._listed)
 
     def is_known(self, group_id: str) -> bool:
         """Whether nothing has to be read of the group; so it is if another broker coordinates it."""
-        is_own = is_group_name(group_id) and self._coordinates(group_id)
-        return not is_own or self._coordinator.knows(group_id) or group_id in self._absent
+        if self._coordinator.knows(group_id) or group_id in self._absent:
+            return True
+        return not (is_group_name(group_id) and self._coordinates(group_id))
 
     def _read(self, group_id: str) -> None:
         began = self._round
@@ -124,15 +159,21 @@ class Recovery:
             self._coordinator.restore(group_id, found, self._now_ms())
             self._restored()
             logger.info("group %r: %d members are restored", group_id, len(found.members))
-            return
-        if len(self._absent) >= GROUPS_MAX:
-            self._absent.clear()
+        else:
+            self._note_absent(group_id)
+
+    def _note_absent(self, group_id: str) -> None:
+        self._absent_bytes += len(group_id) + NAME_OVERHEAD_BYTES
+        if self._absent_bytes > ABSENT_MAX_BYTES:
+            self._forget_absent()
         self._absent.add(group_id)
 
-    def _listed(self, found: dict[str, bool] | Exception) -> None:
+    def _forget_absent(self) -> None:
+        self._absent.clear()
+        self._absent_bytes = 0
+
+    def _listed(self, found: list[str] | Exception) -> None:
         if isinstance(found, Exception):
             logger.info("groups are restored when somebody asks for them: %s", found)
-            return
-        groups = [group_id for group_id, has_members in found.items() if has_members]
-        for lane in range(AT_ONCE_MAX):
-            self.when_all_known(groups[lane::AT_ONCE_MAX], lambda: None)
+        else:
+            self.when_all_known(found, lambda: None)

@@ -198,9 +198,13 @@ class GroupStore:
         """Reads the offsets of `wanted` (None: all of the group's); partitions without one are left out."""
         return self._later(lambda: offset_nodes.read(self._session, group, wanted))
 
-    def groups(self) -> Promise[dict[str, bool] | Exception]:
-        """Reads the names of all groups that ZooKeeper knows, and of each whether it has members."""
-        return self._later(lambda: with_members(self._session, groups(self._session)))
+    def groups(self) -> Promise[list[str] | Exception]:
+        """Reads the names of all groups that ZooKeeper knows."""
+        return self._later(lambda: groups(self._session))
+
+    def with_members(self, names: Collection[str]) -> Promise[Set[str] | Exception]:
+        """Returns those of these groups whose members are stored."""
+        return self._later(lambda: with_members(self._session, names))
 
     def keep(self, group: str, generation: KeptGeneration | None) -> Promise[Exception | None]:
         """Stores a generation (None: the group has no members). One that is too large is not stored: its

@@ -44,36 +44,37 @@ class GroupAdministration:
         wanted = list(dict.fromkeys(request.body.groups))
         promise: Promise[Tree | Exception] = Promise()
 
-        def respond(stored: dict[str, bool] | Exception) -> None:
-            promise.resolve({"groups": [self._describe(group, stored) for group in wanted]})
+        def respond(stored: list[str] | Exception) -> None:
+            known = None if isinstance(stored, Exception) else set(stored)
+            promise.resolve({"groups": [self._describe(group, known) for group in wanted]})
 
         self._read_groups(respond, wanted)
         return promise
 
     def _read_groups(
-        self, respond: Callable[[dict[str, bool] | Exception], None], wanted: Collection[str] | None = None
+        self, respond: Callable[[list[str] | Exception], None], wanted: Collection[str] | None = None
     ) -> None:
         """Reads the names of all groups; then restores those of `wanted` (None: of all) that are this
-        broker's own, and have stored members.
+        broker's own.
         """
 
-        def read(stored: dict[str, bool] | Exception) -> None:
-            with_members: list[str] = []
-            if not isinstance(stored, Exception):
-                with_members = [each for each in (stored if wanted is None else wanted) if stored.get(each)]
-            self._recovery.when_all_known(with_members, lambda: respond(stored))
+        def read(stored: list[str] | Exception) -> None:
+            if isinstance(stored, Exception):
+                respond(stored)
+            else:
+                asked = stored if wanted is None else set(stored).intersection(wanted)
+                self._recovery.when_all_known(asked, lambda: respond(stored))
 
         self._store.groups().then(read)
 
-    def _describe(self, group_id: str, stored: dict[str, bool] | Exception) -> Tree:
+    def _describe(self, group_id: str, stored: Collection[str] | None) -> Tree:
         code, found = self._coordinator.describe(group_id)
         if found is None:
-            is_untold = isinstance(stored, Exception) or (
-                stored.get(group_id, False) and not self._recovery.is_known(group_id)
-            )
+            is_stored = group_id in (stored or ())
+            is_untold = stored is None or (is_stored and not self._recovery.is_known(group_id))
             if is_untold and code is ErrorCode.NONE:
                 code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            state = "Dead" if isinstance(stored, Exception) or group_id not in stored else "Empty"
+            state = "Empty" if is_stored else "Dead"
             dead = {"group_state": state, "protocol_type": "", "protocol_data": ""}
             return {"error_code": code, "group_id": group_id, "members": [], **dead}
         return {
@@ -104,7 +105,7 @@ class GroupAdministration:
         types = {kind.lower() for kind in getattr(request.body, "types_filter", ())}
         promise: Promise[Tree | Exception] = Promise()
 
-        def respond(stored: dict[str, bool] | Exception) -> None:
+        def respond(stored: list[str] | Exception) -> None:
             found = {group.group_id: _listed(group) for group in self._coordinator.groups()}
             is_known = not isinstance(stored, Exception)
             for group_id in () if isinstance(stored, Exception) else stored:
