@@ -122,6 +122,28 @@ def test_no_member_gets_its_part_before_it_is_stored(session: ZooKeeperSession, 
     assert session.exists(znodes.generation(GROUP)) is not None
 
 
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_coordinator_that_dies_before_it_answers_leaves_a_whole_generation(
+    first: ServiceBroker, second: ServiceBroker, is_stored: bool
+) -> None:
+    """Either side of the write: the members have the next generation at the next coordinator, or none."""
+    member = first.joined()
+    (again,) = first.join(member_id=member.member_id)
+    first.sync(again, {again.member_id: b"new"})
+    ((write, _),) = first.jobs.jobs
+    if is_stored:
+        write()
+    first.jobs.jobs.clear()
+    dies(first, second)
+    (synced,) = second.sync(again)
+    if is_stored:
+        assert synced.assignment == b"new"
+        assert second.heartbeat(member) is ErrorCode.ILLEGAL_GENERATION
+    else:
+        assert synced.error is ErrorCode.ILLEGAL_GENERATION
+        assert second.heartbeat(member) is ErrorCode.NONE
+
+
 def test_a_generation_that_is_not_stored_is_no_generation(
     session: ZooKeeperSession, first: ServiceBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
