@@ -38,6 +38,7 @@ pytest_plugins = [
     "fix_faulty_disk",
     "fix_chromium",
     "fix_hdfs",
+    "fix_group_services",
     "fix_hosts",
     "fix_java",
     "fix_kafka",

@@ -1,11 +1,20 @@
-"""Brokers that coordinate groups, over a real ZooKeeper, without sockets: `ServiceBroker`."""
+"""Brokers that coordinate groups, over a real ZooKeeper, without sockets: `ServiceBroker`.
+
+Fixtures: `coordinator`, of the group; `heir`, which coordinates it once that has gone; `group_session`, with
+a topic.
+"""
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
-from fix_group_brokers import GROUP, KEY, HeldJobs, joining
+import pytest
+
+from fix_group_brokers import FIRST, GROUP, KEY, SECOND, HeldJobs, joining
+from fix_zookeeper import ZooKeeperRoom
 from headrace.broker.bodies import Tree
 from headrace.broker.cluster import ClusterView
 from headrace.broker.groups.fencing import registered
@@ -196,3 +205,28 @@ class ServiceBroker:
         (answer,) = answers
         assert isinstance(answer, dict)
         return answer
+
+
+@pytest.fixture
+def group_session(zookeeper: ZooKeeperRoom) -> Iterator[ZooKeeperSession]:
+    with zookeeper.session() as made:
+        TopicRegistry(made).create("t", uuid.uuid4(), {0: (1,)})
+        yield made
+
+
+@pytest.fixture
+def coordinator(group_session: ZooKeeperSession) -> ServiceBroker:
+    return ServiceBroker(group_session, FIRST)
+
+
+@pytest.fixture
+def heir(group_session: ZooKeeperSession, coordinator: ServiceBroker) -> ServiceBroker:
+    """Coordinates the group once `coordinator` has gone."""
+    made = ServiceBroker(group_session, SECOND)
+    coordinator.see()
+    return made
+
+
+def dies(broker: ServiceBroker, heir: ServiceBroker) -> None:
+    broker.held.release()
+    heir.see()
