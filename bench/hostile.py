@@ -57,6 +57,7 @@ ATTACKS: Final[tuple[Attack, ...]] = (
     connections.pipelined,
     connections.waiting_fetches,
     connections.groups,
+    connections.formed_groups,
     connections.flood,
     connections.crowd,
     connections.garbage,

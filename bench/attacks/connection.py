@@ -49,6 +49,11 @@ class Attacker:
             left -= len(data)
         return int(size)
 
+    def answer(self) -> bytes:
+        """Reads one short answer, without its size."""
+        (size,) = struct.unpack(">i", self._exactly(4))
+        return self._exactly(size)
+
     def call(self, body: bytes) -> int:
         self.send(body)
         return self.receive()

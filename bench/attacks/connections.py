@@ -19,6 +19,8 @@ HALF_BYTES: Final = 100_000
 SLOW_READERS: Final = 40
 WAITS_PER_CONNECTION: Final = 500
 GROUPS: Final = 3_000
+FORMED_AT_ONCE: Final = 40
+METADATA_BYTES: Final = 50_000
 FLOOD_MAX: Final = 5_000
 CROWD_MAX: Final = 20_000
 CROWD_ADDRESSES: Final = 50
@@ -102,6 +104,34 @@ def groups(address: str, deadline_s: float) -> int:
                 attacker.send(head(12, 0) + struct.pack(">h", len(name)) + name + struct.pack(">ih", 1, 0))
                 number += 1
     return number
+
+
+def formed_groups(address: str, deadline_s: float) -> int:
+    """40 groups that form again and again, with 50 kB of metadata for each member, which ZooKeeper stores."""
+    number = 0
+    while time.monotonic() < deadline_s:
+        with cut_off(), contextlib.ExitStack() as stack:
+            members = [stack.enter_context(Attacker(address)) for _ in range(FORMED_AT_ONCE)]
+            while time.monotonic() < deadline_s:
+                names = [_text(b"formed%d-%d" % (number, at)) for at in range(FORMED_AT_ONCE)]
+                for name, member in zip(names, members, strict=True):
+                    join = head(11, 2) + name + struct.pack(">ii", 100_000, 100_000) + _text(b"")
+                    join += _text(b"consumer") + struct.pack(">i", 1) + _text(b"range")
+                    member.send(join + struct.pack(">i", METADATA_BYTES) + os.urandom(METADATA_BYTES))
+                for name, member in zip(names, members, strict=True):
+                    answer = member.answer()  # correlation id, throttle time, error, generation, three texts
+                    generation, at = answer[10:14], 14
+                    for _ in range(3):
+                        told = answer[at : at + 2 + int.from_bytes(answer[at : at + 2])]
+                        at += len(told)
+                    member.call(head(14, 1) + name + generation + told + struct.pack(">i", 0))
+                    member.call(head(13, 0) + name + told)
+                    number += 1
+    return number
+
+
+def _text(text: bytes) -> bytes:
+    return struct.pack(">h", len(text)) + text
 
 
 def flood(address: str, deadline_s: float) -> int:
