@@ -119,15 +119,20 @@ def formed_groups(address: str, deadline_s: float) -> int:
                     join += _text(b"consumer") + struct.pack(">i", 1) + _text(b"range")
                     member.send(join + struct.pack(">i", METADATA_BYTES) + os.urandom(METADATA_BYTES))
                 for name, member in zip(names, members, strict=True):
-                    answer = member.answer()  # correlation id, throttle time, error, generation, three texts
-                    generation, at = answer[10:14], 14
-                    for _ in range(3):
-                        told = answer[at : at + 2 + int.from_bytes(answer[at : at + 2])]
-                        at += len(told)
-                    member.call(head(14, 1) + name + generation + told + struct.pack(">i", 0))
-                    member.call(head(13, 0) + name + told)
+                    _form_and_leave(member, name)
                     number += 1
     return number
+
+
+def _form_and_leave(member: Attacker, name: bytes) -> None:
+    """Reads the answer to a group's only JoinGroup, gives the member its part, and takes it out."""
+    answer = member.answer()  # correlation id, throttle time, error, generation, three texts
+    generation, at, told = answer[10:14], 14, b""
+    for _ in range(3):
+        told = answer[at : at + 2 + int.from_bytes(answer[at : at + 2])]
+        at += len(told)
+    member.call(head(14, 1) + name + generation + told + struct.pack(">i", 0))
+    member.call(head(13, 0) + name + told)
 
 
 def _text(text: bytes) -> bytes:

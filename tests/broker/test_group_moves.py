@@ -279,6 +279,25 @@ def test_groups_without_members_are_known_after_one_look(
     assert coordinator.listed() == {**dict.fromkeys(names, "Empty"), GROUP: "Stable"}
 
 
+def test_one_clients_failure_keeps_no_other_one_from_its_group(
+    coordinator: ServiceBroker, heir: ServiceBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    coordinator.joined()
+    coordinator.held.release()
+    heir._state.view = heir._state.view.with_brokers(heir._registry.live())
+    heir.service.coordinator.brokers_changed()
+
+    def fails(_: ErrorCode) -> None:
+        raise ZeroDivisionError
+
+    told: list[ErrorCode] = []
+    heir.service.when_known(GROUP, fails)
+    heir.service.when_known(GROUP, told.append)
+    heir.settle()
+    assert told == [ErrorCode.NONE]
+    assert "ZeroDivisionError" in caplog.text
+
+
 def test_what_is_asked_of_a_group_while_it_is_read_waits(
     coordinator: ServiceBroker, heir: ServiceBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

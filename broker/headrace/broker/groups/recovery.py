@@ -18,6 +18,7 @@ from typing import Final
 from headrace.broker.groups.coordinator import GroupCoordinator
 from headrace.broker.groups.generations import KeptGeneration
 from headrace.broker.groups.store import GroupStore
+from headrace.broker.promise import Promise
 from headrace.coordination.consumers import is_group_name
 from headrace.wire.errors import ErrorCode
 
@@ -51,7 +52,7 @@ class Recovery:
         self._coordinates = coordinates
         self._now_ms = now_ms
         self._restored = restored
-        self._reading: dict[str, list[Then]] = {}
+        self._reading: dict[str, Promise[ErrorCode]] = {}
         self._absent: set[str] = set()
         self._absent_bytes = 0  # about, and of all that were noted since it was empty
         self._round = 0  # of changes of the brokers
@@ -62,10 +63,11 @@ class Recovery:
         """
         if self.is_known(group_id):
             then(ErrorCode.NONE)
-        elif group_id in self._reading:
-            self._reading[group_id].append(then)
+        elif (reading := self._reading.get(group_id)) is not None:
+            reading.then(then)
         else:
-            self._reading[group_id] = [then]
+            self._reading[group_id] = reading = Promise()
+            reading.then(then)
             self._read(group_id)
 
     def when_all_known(self, group_ids: Iterable[str], then: Callable[[], None]) -> None:
@@ -149,8 +151,7 @@ class Recovery:
                 code = ErrorCode.COORDINATOR_NOT_AVAILABLE
             elif not self.is_known(group_id):
                 self._take(group_id, found)
-            for then in self._reading.pop(group_id):
-                then(code)
+            self._reading.pop(group_id).resolve(code)
 
         self._store.load(group_id).then(read)
 
