@@ -25,6 +25,7 @@ class Result(NamedTuple):
 
     @property
     def json(self) -> Any:
+        assert self.out.strip(), f"exit code {self.exit_code}, and no JSON: {self.err}"
         return json.loads(self.out)
 
 

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 LAGS_AFTER_MS: Final = (2_000.0, 4_000.0)
 OTHERS_DOWN_MS: Final = (4_500.0, 9_000.0)
 """Longer than a session lasts: who is left is elected."""
+DEAF: Final = 0.85
+"""How often a broker that has come back gets no answers."""
 DEAF_MS: Final = (500.0, 3_000.0)
-"""How long a broker that has come back gets no answers."""
+"""How long it gets none."""
 JOINED_MS: Final = (0.0, 5.0)
 """How long after a replica has joined the others die."""
 
@@ -62,8 +64,8 @@ class Laggards:
 
     def interrupt_joining(self) -> None:
         """One broker is down until it lags. When it has joined the in-sync set again the others lose their
-        power for long: it leads, with what it has. Half of the time no answer reaches it for a while, so that
-        it asks the leader, and gets nothing: then it must not join.
+        power for long: it leads, with what it has. Mostly no answer reaches it for a while, so that it asks
+        the leader, and gets nothing: then it must not join.
         """
         broker = self._faults.living()
         if broker is None or self._faults.sick is not None or self._awaited is not None:
@@ -72,7 +74,7 @@ class Laggards:
         self._awaited, self._is_out = number, False
         down_ms = self._clock.between(*LAGS_AFTER_MS)
         self._faults.crash(number, (down_ms, down_ms))
-        if self._clock.chance(0.5):
+        if self._clock.chance(DEAF):
             deaf_ms = down_ms + self._clock.between(*DEAF_MS)
             self._faults.cut_ways(f"no answer reaches broker {number}", self._ways_to(number), deaf_ms)
 
