@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.broker.groups.generations import (
     DOCUMENT_MAX_BYTES,
+    GENERATION_MAX,
     TEXT_MAX_BYTES,
     KeptGeneration,
     KeptMember,
@@ -47,7 +48,7 @@ def generations(draw: st.DrawFn) -> KeptGeneration:
         for member_id in ids
     )
     return KeptGeneration(
-        generation_id=draw(NUMBERS),
+        generation_id=draw(st.integers(0, GENERATION_MAX)),
         protocol_type=draw(NAMES),
         protocol_name=chosen,
         leader_id=draw(NAMES),
@@ -116,6 +117,7 @@ MEMBER = json.loads(encode(ONE) or b"")["members"][0]
         {"members": [7]},
         {"members": {}},
         {"generation_id": "3"},
+        {"generation_id": 2**31 - 1},
         {"leader_id": None},
         {"version": 2},
     ],

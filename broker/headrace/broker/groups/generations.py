@@ -25,6 +25,8 @@ TEXT_MAX_BYTES: Final = 2 << 20
 """Of one group's JSON, which is written while others wait. A thousand members of a few topics have 900 kB."""
 DOCUMENT_MAX_BYTES: Final = 512 << 10
 """Of one group, as it is stored; ZooKeeper takes 1 MiB in one request."""
+GENERATION_MAX: Final = 1 << 30
+"""A group goes on counting from there, in 32 bits with a sign."""
 ALL_DOCUMENTS_MAX_BYTES: Final = 32 << 20
 """Of all groups of one broker: ZooKeeper keeps all nodes in memory."""
 
@@ -125,6 +127,8 @@ def _text_of(path: str, data: bytes) -> bytes:
 def _check(generation: KeptGeneration) -> None:
     """Raises `ValueError` for what no coordinator stores."""
     members = generation.members
+    if generation.generation_id > GENERATION_MAX:
+        raise ValueError(f"its generation {generation.generation_id} leaves too few numbers for later ones")
     if len({member.member_id for member in members}) != len(members):
         raise ValueError("two members have one id")
     instances = [each.group_instance_id for each in members if each.group_instance_id is not None]
