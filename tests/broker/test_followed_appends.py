@@ -164,6 +164,16 @@ def test_a_log_that_is_followed_no_more_waits_for_its_append(following: Followin
     assert idle[0] > DIRECT_MIN_BYTES
 
 
+def test_a_log_whose_checkpoint_is_saved_is_not_appended_to_by_a_second_thread(following: Following) -> None:
+    # Its leader's answer comes meanwhile. The first thread to end would give the log to a new leader.
+    one, idle = following.all[0], list[bool]()
+    assert following.partitions.checkpoint(one)
+    assert not following.append()
+    following.partitions.remove(one, lambda: idle.append(one.log.appending is None))
+    following.workers.run()
+    assert idle == [True]
+
+
 def test_retention_and_checkpoints_leave_an_append_alone(following: Following) -> None:
     one = following.all[0]
     one.log.config = replace(one.log.config, segment_ms=1)

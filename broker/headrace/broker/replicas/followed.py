@@ -221,12 +221,12 @@ class FollowedPartitions:
         then: Callable[[FollowedPartition], None],
     ) -> bool:
         """Appends the batches of `step` durably on a thread, if that costs less than a write and a flush, and
-        if nobody reads them here: calls `ended` with the error, if any, then `then`. Otherwise does nothing,
-        and returns False. Raises `LogError`.
+        if nobody reads them here, nor a thread works on the log (it saves a checkpoint): calls `ended` with
+        the error, if any, then `then`. Otherwise does nothing, and returns False. Raises `LogError`.
         """
         size_bytes = len(step.batches)
         waits = followed.config.acks_all_waits_for_fsync and not self._keeps_pages
-        if not waits or self._appending_bytes + size_bytes > APPENDING_MAX_BYTES:
+        if followed.flushing or not waits or self._appending_bytes + size_bytes > APPENDING_MAX_BYTES:
             return False
         log = followed.log
         job = log.begin_append(step.batches, step.headers)
