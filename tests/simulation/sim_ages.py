@@ -8,6 +8,7 @@ was handed it, unless the log behind it is as large as `retention.bytes`; and wh
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -32,15 +33,21 @@ RETENTION_MS: Final = (6_000, 12_000, 25_000)
 SEGMENT_MS: Final = (1_500, 4_000, 60_000)
 RETENTION_BYTES: Final = (UNLIMITED, UNLIMITED, 6_000)
 SEGMENT_BYTES: Final = (1_024, 2_048, 1 << 20)
-LARGE_BYTES: Final = 8_192
-"""What a log may hold beyond `retention.bytes`: two segments, and what came since the last look."""
 CHECK_MS: Final = 500
+LOOKS_MS: Final = 3 * CHECK_MS
+"""A log may hold two segments beyond `retention.bytes`, and what came in this time: until its leader looks,
+tells its followers, and they look.
+"""
 PAUSES_MS: Final = (300.0, 1_000.0, 3_000.0, 20_000.0)
 """Of a producer: after the longest a whole log has expired."""
 OFF_MS: Final = (1_000.0, 90_000.0)
 WRONG_FOR_MS: Final = (1_000.0, 15_000.0)
 WRONG_CLOCKS: Final = 4
 BEHIND: Final = 0.5
+COME_BACK_RIGHT: Final = 0.5
+BLINK_MS: Final = (100.0, 400.0)
+OTHERS_DOWN_MS: Final = (4_500.0, 9_000.0)
+"""Longer than a session lasts: the one that blinks is elected."""
 LATE_MS: Final = 5_000
 
 
@@ -58,6 +65,7 @@ class Ages:
         self._segment_bytes = draw.choice(SEGMENT_BYTES)
         self._retention_bytes = draw.choice(RETENTION_BYTES)
         self._end = 0  # the greatest that any log has had
+        self._ends: deque[tuple[float, int]] = deque()  # what it was, and when
         self.off_ms: dict[int, float] = {}
         self._ahead_ms = 0.0
         self._checked_start = 0
@@ -89,7 +97,10 @@ class Ages:
         """Lets bursts of faults come, and calm after each; the last burst is not healed yet."""
         world, draw = self._world, self._draw
         for _ in range(draw.randint(*BURSTS)):
-            self._trouble(burst_ms)
+            if draw.random() < COME_BACK_RIGHT:
+                self._come_back_right()
+            else:
+                self._trouble(burst_ms)
             world.heal()
             self._rest()
         self._trouble(burst_ms)
@@ -98,6 +109,24 @@ class Ages:
         clock = self._world.clock
         self._world.faults.begin()
         clock.run_until(clock.now_ms + (burst_ms or self._draw.uniform(*BURST_MS)))
+
+    def _come_back_right(self) -> None:
+        """The clock of the leader is far behind until all that was written before has expired. Then all die,
+        and it returns first, with the right time: its files look older than their events are.
+        """
+        world, draw = self._world, self._draw
+        number = world.state()["leader"]
+        if number not in world.brokers:
+            return
+        off_ms = self.retention_ms + draw.uniform(*OFF_MS)
+        world.note(f"the clock of broker {number} is {off_ms:.0f} ms behind until all die")
+        self.off_ms[number] = -off_ms
+        world.faults.count("clock-behind")
+        world.clock.run_until(world.clock.now_ms + self.retention_ms + draw.uniform(*BURST_MS))
+        self._set_right(number)
+        for each in world.brokers:
+            world.faults.crash(each, BLINK_MS if each == number else OTHERS_DOWN_MS)
+        world.clock.run_until(world.clock.now_ms + draw.uniform(*BURST_MS))
 
     def _rest(self) -> None:
         clock = self._world.clock
@@ -140,6 +169,10 @@ class Ages:
         logs = self._logs()
         start = max((log.start_address for log in logs), default=0)
         self._end = max(self._end, *(log.end_address for log in logs), 0)
+        now_ms = self._world.clock.now_ms
+        self._ends.append((now_ms, self._end))
+        while len(self._ends) > 1 and self._ends[1][0] <= now_ms - LOOKS_MS:
+            self._ends.popleft()
         if self._retention_bytes != UNLIMITED and self._end - start >= self._retention_bytes:
             self._checked_start = max(self._checked_start, start)
         if start <= self._checked_start:
@@ -159,10 +192,10 @@ class Ages:
         """
         most_ms = 2 * (self.retention_ms + self.segment_ms) + self._ahead_ms + LATE_MS
         end = self._world.high_watermark()
+        most_bytes = self._retention_bytes + 2 * self._segment_bytes + end - self._ends[0][1]
         found = []
         for log in self._logs():
-            is_large = log.size_bytes > self._retention_bytes + LARGE_BYTES
-            if self._retention_bytes != UNLIMITED and self._segment_bytes < LARGE_BYTES and is_large:
+            if self._retention_bytes != UNLIMITED and log.size_bytes > most_bytes:
                 found.append(f"{log.directory} holds {log.size_bytes} bytes")
             oldest = min(self._ages_of(log.start_address, end), default=None)
             if oldest is not None and oldest[1] > most_ms:

@@ -165,6 +165,9 @@ class Faults:
             for number in list(self._world.brokers):
                 self.crash(number)
 
+    def deafen(self) -> None:
+        self._laggards.deafen()
+
     def favour_unclean_elections(self) -> None:
         """The topic allows them: whoever was left behind may lead."""
         self.favour(self._laggards.leave_behind, LEFT_BEHIND_TIMES)

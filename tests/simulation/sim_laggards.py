@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.replicas.fetcher import RESPONSE_WAIT_MAX_S
 from headrace.coordination import znodes
 from simulation.sim_clients import TOPIC
 
@@ -77,6 +78,21 @@ class Laggards:
         if self._clock.chance(DEAF):
             deaf_ms = down_ms + self._clock.between(*DEAF_MS)
             self._faults.cut_ways(f"no answer reaches broker {number}", self._ways_to(number), deaf_ms)
+
+    def deafen(self) -> None:
+        """One follower is cut off from the others until it lags. Then they hear it, and it hears nothing: it
+        asks in vain for what it has missed, and must not join. If it does the others lose their power.
+        """
+        state = self._world.state()
+        number = next((each for each in state["isr"] if each != state["leader"]), None)
+        if number is None:
+            return
+        self._awaited, self._is_out = number, False
+        ways_to = self._ways_to(number)
+        ways_from = {(target, source) for source, target in ways_to}
+        self._faults.cut_ways(f"nobody hears broker {number}", ways_from, self._clock.between(*LAGS_AFTER_MS))
+        asks_again_ms = RESPONSE_WAIT_MAX_S * 1000 + self._clock.between(*DEAF_MS)
+        self._faults.cut_ways(f"no answer reaches broker {number}", ways_to, asks_again_ms)
 
     def _written(self, path: str, data: bytes) -> None:
         """Called with each write to ZooKeeper."""

@@ -78,6 +78,9 @@ AUDITED_IF_UNCLEAN: Final = 0.9
 NAMES_EPOCHS: Final = "names epochs"
 RACK: Final = "names a rack"
 READERS: Final = ("", NAMES_EPOCHS, NAMES_EPOCHS, RACK)
+DEAF: Final = 0.06
+"""How many worlds begin with a follower that is heard, and hears nothing."""
+DEAF_MS: Final = 13_000.0
 UNCLEAN_WORLDS: Final = 0.15
 FOLDER: Final = Path("/dev/shm")
 
@@ -202,8 +205,11 @@ class World:
         if self.ages is not None:
             self.ages.live(self._troubled_ms)
         else:
+            if Random(f"deaf {self.seed}").random() < DEAF:
+                self.faults.deafen()
+                self.clock.run_until(self.clock.now_ms + DEAF_MS)
             self.faults.begin()
-            self.clock.run_until(2 * CALM_MS + (self._troubled_ms or drawn_ms))
+            self.clock.run_until(self.clock.now_ms + (self._troubled_ms or drawn_ms))
         self.heal()
         for producer in self.producers:
             producer.is_ending = True
