@@ -43,7 +43,9 @@ class Cut:
         self.is_connected = True
         self.bench = bench
         monkeypatch.setattr(bench.state, "monotonic_ms", lambda: self.now_ms)
-        self.check = CutOff(bench.state, bench.fetchers, bench.followed, lambda: self.is_connected).check
+        self.check = CutOff(
+            bench.state, bench.fetchers, bench.followed, lambda: self.is_connected, lambda *_: None
+        ).check
         self.become(in_sync=(1, 2, 3))
 
     def become(self, *, in_sync: tuple[int, ...]) -> None:

@@ -50,7 +50,7 @@ from simulation.patching import put
 from simulation.sim_clock import Clock, Life, SimLoop, SimWorkers
 from simulation.sim_disk import Disks
 from simulation.sim_network import Host, Link, Network
-from simulation.sim_session import SimSession
+from simulation.sim_session import SESSION_MS, SimSession
 from simulation.sim_zookeeper import ZooKeeper
 
 DISK_MIN_MS: Final = 0.2
@@ -69,6 +69,7 @@ SETTINGS: Final = {
     "replica.lag.time.max.ms": "1500",
     "min.insync.replicas": "2",
     "log.flush.offset.checkpoint.interval.ms": "5000",
+    "zookeeper.session.timeout.ms": str(int(SESSION_MS)),
 }
 
 UNCLEAN: Final = "unclean.leader.election.enable"

@@ -22,6 +22,7 @@ from headrace.coordination import znodes
 from headrace.coordination.producer_ids import skip_ids
 from headrace.coordination.topics import TopicRegistry
 from headrace.log import appending
+from simulation import sim_overtures
 from simulation.sim_ages import CHECK_MS, WRONG_CLOCKS, Ages
 from simulation.sim_audit import SimAudit
 from simulation.sim_broker import SETTINGS, UNCLEAN, SimBroker
@@ -78,9 +79,6 @@ AUDITED_IF_UNCLEAN: Final = 0.9
 NAMES_EPOCHS: Final = "names epochs"
 RACK: Final = "names a rack"
 READERS: Final = ("", NAMES_EPOCHS, NAMES_EPOCHS, RACK)
-DEAF: Final = 0.06
-"""How many worlds begin with a follower that is heard, and hears nothing."""
-DEAF_MS: Final = 13_000.0
 UNCLEAN_WORLDS: Final = 0.15
 FOLDER: Final = Path("/dev/shm")
 
@@ -205,9 +203,7 @@ class World:
         if self.ages is not None:
             self.ages.live(self._troubled_ms)
         else:
-            if Random(f"deaf {self.seed}").random() < DEAF:
-                self.faults.deafen()
-                self.clock.run_until(self.clock.now_ms + DEAF_MS)
+            sim_overtures.play(self)
             self.faults.begin()
             self.clock.run_until(self.clock.now_ms + (self._troubled_ms or drawn_ms))
         self.heal()

@@ -196,10 +196,23 @@ class InSyncReplicas:
     def has_been_left(self, now_ms: float, silent_ms: float) -> bool:
         """Whether no other replica that can be elected has asked for so long: they may follow another
         leader."""
-        able = [self._followers[each] for each in {*self.maximal, *self.elr} if each != self.broker_id]
+        able = [self._followers[each] for each in self._others]
         return bool(able) and all(
             now_ms - max(follower.asked_ms, follower.caught_up_ms) > silent_ms for follower in able
         )
+
+    def suffice_alone(self, live: Collection[int]) -> bool:
+        """Whether one of the other replicas that are `live` can be elected, and they are as many as must be
+        in sync, while this leader alone is too few.
+        """
+        needed = min(self.min_in_sync, len(self.replicas))
+        others = [replica for replica in self.replicas if replica != self.broker_id and replica in live]
+        return 1 < needed <= len(others) and not self._others.isdisjoint(others)
+
+    @property
+    def _others(self) -> frozenset[int]:
+        """The other replicas that can be elected, as far as this leader knows."""
+        return self.maximal.union(self.elr) - {self.broker_id}
 
     # --- changes of the set ---
 

@@ -1,8 +1,9 @@
-"""What a leader does whose log is offline: it gives the partition to another replica, in sync or eligible.
+"""What a leader does whose log is offline, or whose followers do not reach it: it gives the partition to
+another replica, in sync or eligible.
 
-Brokers see each other's sessions, not their disks: nobody else would notice. If no other replica can lead,
-the partition waits for this log; once that is open again, its epoch begins anew, since the log may have lost
-what followers have.
+Brokers see each other's sessions, not their disks and links: nobody else would notice. If no other replica
+can lead, the partition waits for this log; once that is open again, its epoch begins anew, since the log may
+have lost what followers have.
 """
 
 from __future__ import annotations
@@ -68,6 +69,21 @@ class Resigning:
             unfit.add,
             lambda: self._busy.discard(name),
         )
+
+    def hand_over(self, name: PartitionName, takers: Callable[[], Set[int]]) -> None:
+        """Gives a partition to one of its `takers`, as long as there are any."""
+        if name in self._busy or len(self._busy) >= BUSY_MAX:
+            return
+        self._busy.add(name)
+        unfit: set[int] = set()
+
+        def handed_over(known: PartitionState) -> PartitionState:
+            if known.leader != self._state.broker_id:
+                return known
+            lasting = (self._able(name, known) & takers()) - unfit - self._state.view.stopping
+            return without(known, known.leader, lasting, self._elr_below(name))
+
+        self._change(name, handed_over, lambda: bool(takers()), unfit.add, lambda: self._busy.discard(name))
 
     def _resigned(self, name: PartitionName, known: PartitionState, unfit: Set[int]) -> PartitionState:
         own = self._state.broker_id

@@ -68,7 +68,9 @@ class Replication:
         self._files = files
         self._is_noting = False
         self._looked_at = 0  # logs, in all rounds
-        self._cut_off = CutOff(state, self._fetchers, self.followed, lambda: registry.is_connected)
+        self._cut_off = CutOff(
+            state, self._fetchers, self.followed, lambda: registry.is_connected, resigning.hand_over
+        )
         self._in_sync = InSyncChanges(state, registry, control, state.config["replica.lag.time.max.ms"])
 
     def start(self, topics: Mapping[str, TopicState]) -> None:
