@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from headrace.broker.groups.coordinator import coordinator_for
 from headrace.broker.groups.fencing import Coordinator
-from headrace.broker.groups.generations import KeptGeneration
-from headrace.broker.groups.group import Kept
+from headrace.broker.groups.generations import StoredGeneration
+from headrace.broker.groups.group import Stored
 from headrace.broker.groups.offset_nodes import Committed, Offsets
 from headrace.broker.groups.store import GroupStore
 from headrace.broker.groups.types import Join, MemberProtocol
@@ -101,13 +101,13 @@ class HeldGenerations:
     def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
         self._now_ms = now_ms
         self.is_held = False
-        self.stored: dict[str, KeptGeneration | None] = {}
+        self.stored: dict[str, StoredGeneration | None] = {}
         self._waiting: list[Callable[[], None]] = []
 
-    def store(self, group: str, generation: KeptGeneration | None, kept: Kept) -> None:
+    def store(self, group: str, generation: StoredGeneration | None, then: Stored) -> None:
         def write() -> None:
             self.stored[group] = generation
-            kept(self._now_ms())
+            then(self._now_ms())
 
         self._waiting.append(write)
         if not self.is_held:

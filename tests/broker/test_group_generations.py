@@ -15,8 +15,8 @@ from headrace.broker.groups.generations import (
     DOCUMENT_MAX_BYTES,
     GENERATION_MAX,
     TEXT_MAX_BYTES,
-    KeptGeneration,
-    KeptMember,
+    StoredGeneration,
+    StoredMember,
     decode,
     encode,
 )
@@ -28,11 +28,11 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
 @st.composite
-def generations(draw: st.DrawFn) -> KeptGeneration:
+def generations(draw: st.DrawFn) -> StoredGeneration:
     chosen = draw(NAMES)
     ids = draw(st.lists(NAMES, unique=True, max_size=5))
     members = tuple(
-        KeptMember(
+        StoredMember(
             member_id=member_id,
             group_instance_id=draw(st.one_of(st.none(), st.just(f"instance of {member_id}"))),
             client_id=draw(NAMES),
@@ -47,7 +47,7 @@ def generations(draw: st.DrawFn) -> KeptGeneration:
         )
         for member_id in ids
     )
-    return KeptGeneration(
+    return StoredGeneration(
         generation_id=draw(st.integers(0, GENERATION_MAX)),
         protocol_type=draw(NAMES),
         protocol_name=chosen,
@@ -57,18 +57,20 @@ def generations(draw: st.DrawFn) -> KeptGeneration:
 
 
 @given(generations())
-def test_what_is_stored_is_read_again(generation: KeptGeneration) -> None:
+def test_what_is_stored_is_read_again(generation: StoredGeneration) -> None:
     data = encode(generation)
     assert data is not None
     assert decode("/path", data) == generation
 
 
-ONE = KeptGeneration(
+ONE = StoredGeneration(
     generation_id=3,
     protocol_type="consumer",
     protocol_name="range",
     leader_id="m",
-    members=(KeptMember("m", "i", "c", "/127.0.0.1", 10, 20, (MemberProtocol("range", b"\x00"),), b"\x01"),),
+    members=(
+        StoredMember("m", "i", "c", "/127.0.0.1", 10, 20, (MemberProtocol("range", b"\x00"),), b"\x01"),
+    ),
 )
 
 
@@ -129,7 +131,7 @@ def test_what_no_coordinator_stores_is_corrupt(changes: dict[str, object]) -> No
         decode("/path", json.dumps(fields).encode())
 
 
-def assigned(*parts: bytes) -> KeptGeneration:
+def assigned(*parts: bytes) -> StoredGeneration:
     """Returns a generation with a member for each of these parts."""
     (member,) = ONE.members
     members = [

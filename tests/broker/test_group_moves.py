@@ -8,7 +8,7 @@ from fix_group_brokers import GROUP, KEY
 from fix_group_offsets import store_offsets
 from fix_group_services import DELAY_MS, ServiceBroker, dies
 from headrace.broker.groups import recovery
-from headrace.broker.groups.generations import KeptGeneration
+from headrace.broker.groups.generations import StoredGeneration
 from headrace.broker.groups.offset_nodes import Committed
 from headrace.broker.groups.types import JoinReply
 from headrace.coordination import znodes
@@ -306,7 +306,7 @@ def test_what_is_asked_of_a_group_while_it_is_read_waits(
     loads: list[str] = []
     load = heir.store._generations.load
 
-    def counted(group: str) -> KeptGeneration | None:
+    def counted(group: str) -> StoredGeneration | None:
         loads.append(group)
         return load(group)
 

@@ -19,7 +19,7 @@ from fix_broker import BrokerCluster, StartCluster
 from fix_group_members import Member, Place, make_member
 from fix_replicas import SETTINGS, ReplicatedCluster
 from headrace.broker.groups.coordinator import coordinator_for
-from headrace.broker.groups.generations import KeptGeneration, decode
+from headrace.broker.groups.generations import StoredGeneration, decode
 from headrace.coordination import znodes
 
 pytestmark = pytest.mark.real_client
@@ -61,7 +61,7 @@ class Watched:
         assert found is not None
         return found
 
-    def generation(self) -> tuple[int, KeptGeneration]:
+    def generation(self) -> tuple[int, StoredGeneration]:
         """Returns what is stored of the group, and how often it was."""
         path = znodes.generation(self.group)
         node = self.replicas.session.get(path)

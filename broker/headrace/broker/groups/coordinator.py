@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Set
 from typing import Final
 
 from headrace.broker.groups.deadlines import Deadlines
-from headrace.broker.groups.generations import KeptGeneration
-from headrace.broker.groups.group import Group, Kept
+from headrace.broker.groups.generations import StoredGeneration
+from headrace.broker.groups.group import Group, Stored
 from headrace.broker.groups.member import ReplyToJoin, ReplyToSync
 from headrace.broker.groups.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from headrace.broker.groups.types import (
@@ -43,7 +43,7 @@ def coordinator_for(group_id: str, broker_ids: Iterable[int]) -> int | None:
 
 DEFAULT_LIMITS: Final = GroupLimits()
 
-Store = Callable[[str, KeptGeneration | None, Kept], None]
+Store = Callable[[str, StoredGeneration | None, Stored], None]
 """Stores the generation of a group (None: it has no members). Calls back with the time when it is stored, or
 disbands the group (`GroupCoordinator.disband`).
 """
@@ -187,7 +187,7 @@ class GroupCoordinator:
     def knows(self, group_id: str) -> bool:
         return group_id in self._groups
 
-    def restore(self, group_id: str, generation: KeptGeneration, now_ms: int) -> None:
+    def restore(self, group_id: str, generation: StoredGeneration, now_ms: int) -> None:
         """Takes over a group, not known yet, as its last coordinator has stored it: even if there is no room
         for it, since its members were let in before.
         """
@@ -213,15 +213,15 @@ class GroupCoordinator:
         return Group(
             group_id,
             new_member_id=self._new_member_id,
-            keep=self._keep,
+            store=self._store_generation,
             initial_delay_ms=self._initial_delay_ms,
             members_max=self._limits.members_max,
         )
 
-    def _keep(self, group: Group, generation: KeptGeneration | None, kept: Kept) -> None:
+    def _store_generation(self, group: Group, generation: StoredGeneration | None, then: Stored) -> None:
         def stored(now_ms: int) -> None:
             if self._groups.get(group.group_id) is group:
-                kept(now_ms)
+                then(now_ms)
                 self._changed(group)
 
         self._store(group.group_id, generation, stored)

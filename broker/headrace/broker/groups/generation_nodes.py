@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from headrace.broker.groups.fencing import Coordinator, Fence, NotCoordinatorError
-from headrace.broker.groups.generations import KeptGeneration, decode
+from headrace.broker.groups.generations import StoredGeneration, decode
 from headrace.coordination import znodes
 from headrace.coordination.errors import (
     BadVersionError,
@@ -55,7 +55,7 @@ class Generations:
         self._fence = Fence(session)
         self._known: dict[str, Known] = {}
 
-    def load(self, group: str) -> KeptGeneration | None:
+    def load(self, group: str) -> StoredGeneration | None:
         """Returns the generation that was stored last; None if the group has no members.
 
         Raises `CoordinationError`.

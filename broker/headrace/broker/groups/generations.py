@@ -31,7 +31,7 @@ ALL_DOCUMENTS_MAX_BYTES: Final = 32 << 20
 """Of all groups of one broker: ZooKeeper keeps all nodes in memory."""
 
 
-class KeptMember(NamedTuple):
+class StoredMember(NamedTuple):
     """A member, without what it waits for."""
 
     member_id: str
@@ -45,17 +45,17 @@ class KeptMember(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptGeneration:
+class StoredGeneration:
     """A generation whose members have their parts."""
 
     generation_id: int
     protocol_type: str
     protocol_name: str
     leader_id: str
-    members: tuple[KeptMember, ...]
+    members: tuple[StoredMember, ...]
 
 
-def encode(generation: KeptGeneration) -> bytes | None:
+def encode(generation: StoredGeneration) -> bytes | None:
     """Returns the document; None if it is too large to be stored."""
     if sum(_least_bytes(member) for member in generation.members) > TEXT_MAX_BYTES:
         return None  # nobody waits for the encoding of as many MB as a group may have
@@ -67,11 +67,11 @@ def encode(generation: KeptGeneration) -> bytes | None:
     return data if len(data) <= DOCUMENT_MAX_BYTES else None
 
 
-def _least_bytes(member: KeptMember) -> int:
+def _least_bytes(member: StoredMember) -> int:
     return len(member.assignment) + sum(len(metadata) for _, metadata in member.protocols)
 
 
-def _encode(generation: KeptGeneration) -> bytes:
+def _encode(generation: StoredGeneration) -> bytes:
     return documents.encode(
         {
             "generation_id": generation.generation_id,
@@ -90,13 +90,13 @@ def _encode(generation: KeptGeneration) -> bytes:
     )
 
 
-def decode(path: str, data: bytes) -> KeptGeneration:
+def decode(path: str, data: bytes) -> StoredGeneration:
     """Returns the generation of a document. Raises `CorruptNodeError`: anybody with access to ZooKeeper can
     write any bytes.
     """
     fields = documents.decode(path, _text_of(path, data))
     try:
-        generation = KeptGeneration(
+        generation = StoredGeneration(
             generation_id=_number(fields, "generation_id"),
             protocol_type=_string(fields, "protocol_type"),
             protocol_name=_string(fields, "protocol_name"),
@@ -124,7 +124,7 @@ def _text_of(path: str, data: bytes) -> bytes:
     return text
 
 
-def _check(generation: KeptGeneration) -> None:
+def _check(generation: StoredGeneration) -> None:
     """Raises `ValueError` for what no coordinator stores."""
     members = generation.members
     if generation.generation_id > GENERATION_MAX:
@@ -138,9 +138,9 @@ def _check(generation: KeptGeneration) -> None:
         raise ValueError(f"a member does not know the protocol {generation.protocol_name!r}")
 
 
-def _member(fields: Any) -> KeptMember:
+def _member(fields: Any) -> StoredMember:
     instance_id = fields["group_instance_id"]
-    return KeptMember(
+    return StoredMember(
         member_id=_string(fields, "member_id"),
         group_instance_id=None if instance_id is None else _string(fields, "group_instance_id"),
         client_id=_string(fields, "client_id"),

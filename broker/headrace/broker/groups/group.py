@@ -2,7 +2,7 @@
 
 The state machine of Kafka's classic group protocol. Members join, the first of them leads. When all have
 joined (or the rebalance timeout is over) a new generation begins, and the leader gets the metadata of all
-members. Its SyncGroup carries the assignment, which is stored (`keep`); then the response to each member's
+members. Its SyncGroup carries the assignment, which is stored (`store`); then the response to each member's
 SyncGroup is the member's part of it. `now_ms` is an argument of each call. A response that has to wait is a
 callback, called exactly once.
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.broker.groups import replies
-from headrace.broker.groups.generations import KeptGeneration
+from headrace.broker.groups.generations import StoredGeneration
 from headrace.broker.groups.member import Member, ReplyToJoin, ReplyToSync, choose_protocol
 from headrace.broker.groups.members import Members
 from headrace.broker.groups.replies import Generation
@@ -31,8 +31,8 @@ from headrace.broker.groups.types import (
 )
 from headrace.wire.errors import ErrorCode
 
-Kept = Callable[[int], None]
-Keep = Callable[["Group", KeptGeneration | None, Kept], None]
+Stored = Callable[[int], None]
+Store = Callable[["Group", StoredGeneration | None, Stored], None]
 """Stores a generation (None: no members), and calls back with the time then; or else disbands the group."""
 
 
@@ -44,7 +44,7 @@ class Group:
         group_id: str,
         *,
         new_member_id: Callable[[str], str],
-        keep: Keep,
+        store: Store,
         initial_delay_ms: int,
         members_max: int,
     ) -> None:
@@ -61,20 +61,20 @@ class Group:
         self._phase_deadline_ms = 0  # end of joining or syncing
         self._phase_earliest_ms = 0  # an empty group's first generation does not begin before
         self._new_member_id = new_member_id
-        self._keep = keep
-        self._is_kept = False  # whether any generation was to be stored
+        self._store = store
+        self._is_stored = False  # whether any generation was to be stored
         self._is_assigned = False  # the present generation, which may not be stored yet
         self._initial_delay_ms = initial_delay_ms
 
-    def restore(self, generation: KeptGeneration, now_ms: int) -> None:
+    def restore(self, generation: StoredGeneration, now_ms: int) -> None:
         """Gives a new group the members that another coordinator has stored: each has its part, and a whole
         session timeout to say that it lives.
         """
-        for kept in generation.members:
-            self._members.add(Member.restored(kept, now_ms))
+        for stored in generation.members:
+            self._members.add(Member.restored(stored, now_ms))
         self.generation_id, self.leader_id = generation.generation_id, generation.leader_id
         self.protocol_type, self.protocol_name = generation.protocol_type, generation.protocol_name
-        self.state, self._is_kept, self._is_assigned = GroupState.STABLE, True, True
+        self.state, self._is_stored, self._is_assigned = GroupState.STABLE, True, True
 
     @property
     def size_bytes(self) -> int:
@@ -289,7 +289,7 @@ class Group:
             self.leader_id = old.member_id
         if unchanged and not was_leader:
             # Its new id must be stored first: another coordinator would take it for fenced.
-            self._keep(self, self._to_keep(), lambda kept_ms: self._replaced(old, reply, kept_ms))
+            self._store(self, self._to_store(), lambda stored_ms: self._replaced(old, reply, stored_ms))
         else:
             self._prepare(now_ms, earliest_ms=now_ms)
 
@@ -350,7 +350,7 @@ class Group:
         for member in self._members.all():
             self._members.assign(member, assignments.get(member.member_id, b""))
         generation_id = self.generation_id
-        self._keep(self, self._to_keep(), lambda now_ms: self._become_stable(generation_id, now_ms))
+        self._store(self, self._to_store(), lambda now_ms: self._become_stable(generation_id, now_ms))
 
     def _become_stable(self, generation_id: int, now_ms: int) -> None:
         """Unless the members rebalance again already."""
@@ -366,8 +366,8 @@ class Group:
         self.state = GroupState.EMPTY
         self.generation_id += 1
         self.leader_id = self.protocol_name = ""
-        if self._is_kept:
-            self._keep(self, None, lambda _: None)
+        if self._is_stored:
+            self._store(self, None, lambda _: None)
 
     def _after_loss(self, now_ms: int) -> None:
         """Rebalances the members that remain."""
@@ -388,12 +388,12 @@ class Group:
     def _generation(self) -> Generation:
         return Generation(self.generation_id, self.protocol_type, self.protocol_name, self.leader_id)
 
-    def _to_keep(self) -> KeptGeneration:
-        self._is_kept = True
-        return KeptGeneration(
+    def _to_store(self) -> StoredGeneration:
+        self._is_stored = True
+        return StoredGeneration(
             generation_id=self.generation_id,
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name,
             leader_id=self.leader_id,
-            members=tuple(member.kept() for member in self._members.all()),
+            members=tuple(member.stored() for member in self._members.all()),
         )

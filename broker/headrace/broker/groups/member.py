@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from headrace.broker.groups.generations import KeptMember
+from headrace.broker.groups.generations import StoredMember
 from headrace.broker.groups.types import (
     MEMBER_OVERHEAD_BYTES,
     Join,
@@ -56,13 +56,13 @@ class Member:
         )
 
     @classmethod
-    def restored(cls, kept: KeptMember, now_ms: int) -> Self:
+    def restored(cls, stored: StoredMember, now_ms: int) -> Self:
         """Returns a member as it was stored. Its session begins anew."""
-        return cls(**kept._asdict(), session_deadline_ms=now_ms + kept.session_timeout_ms)
+        return cls(**stored._asdict(), session_deadline_ms=now_ms + stored.session_timeout_ms)
 
-    def kept(self) -> KeptMember:
+    def stored(self) -> StoredMember:
         """Returns what is stored of it."""
-        return KeptMember(*(getattr(self, name) for name in KeptMember._fields))
+        return StoredMember(*(getattr(self, name) for name in StoredMember._fields))
 
     def extend(self, now_ms: int) -> None:
         """Lets its session begin anew."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Set
 from typing import Final
 
 from headrace.broker.groups.coordinator import GroupCoordinator
-from headrace.broker.groups.generations import KeptGeneration
+from headrace.broker.groups.generations import StoredGeneration
 from headrace.broker.groups.store import GroupStore
 from headrace.broker.promise import Promise
 from headrace.coordination.consumers import is_group_name
@@ -141,7 +141,7 @@ class Recovery:
     def _read(self, group_id: str) -> None:
         began = self._round
 
-        def read(found: KeptGeneration | Exception | None) -> None:
+        def read(found: StoredGeneration | Exception | None) -> None:
             if began != self._round and not self.is_known(group_id):
                 self._read(group_id)  # another broker may have coordinated it meanwhile
                 return
@@ -155,7 +155,7 @@ class Recovery:
 
         self._store.load(group_id).then(read)
 
-    def _take(self, group_id: str, found: KeptGeneration | None) -> None:
+    def _take(self, group_id: str, found: StoredGeneration | None) -> None:
         if found is not None and found.members:
             self._coordinator.restore(group_id, found, self._now_ms())
             self._restored()

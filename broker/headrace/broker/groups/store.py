@@ -21,7 +21,7 @@ from headrace.broker.groups.generation_nodes import NOBODY, Generations, OtherGe
 from headrace.broker.groups.generations import (
     ALL_DOCUMENTS_MAX_BYTES,
     DOCUMENT_MAX_BYTES,
-    KeptGeneration,
+    StoredGeneration,
     encode,
 )
 from headrace.broker.groups.offset_nodes import Committed, Offsets, TopicPartition
@@ -105,12 +105,12 @@ class _Load:
     """The generation that was stored last, after all writes that were accepted before."""
 
     coordinator: Coordinator
-    promise: Promise[KeptGeneration | Exception | None]
+    promise: Promise[StoredGeneration | Exception | None]
 
-    def work(self, generations: Generations, group: str) -> KeptGeneration | None:
+    def work(self, generations: Generations, group: str) -> StoredGeneration | None:
         return generations.load(group)
 
-    def resolve(self, found: KeptGeneration | None, error: Exception | None) -> None:
+    def resolve(self, found: StoredGeneration | None, error: Exception | None) -> None:
         self.promise.resolve(found if error is None else error)
 
 
@@ -206,7 +206,7 @@ class GroupStore:
         """Returns those of these groups whose members are stored."""
         return self._later(lambda: with_members(self._session, names))
 
-    def keep(self, group: str, generation: KeptGeneration | None) -> Promise[Exception | None]:
+    def store(self, group: str, generation: StoredGeneration | None) -> Promise[Exception | None]:
         """Stores a generation (None: the group has no members). One that is too large is not stored: its
         members will join again at the next coordinator.
         """
@@ -215,7 +215,7 @@ class GroupStore:
         self._append(group, _Generation(self._coordinator(), data, promise))
         return promise
 
-    def _document(self, group: str, generation: KeptGeneration) -> bytes:
+    def _document(self, group: str, generation: StoredGeneration) -> bytes:
         data = encode(generation)
         if data is not None and self._generations.size_bytes() + len(data) <= ALL_DOCUMENTS_MAX_BYTES:
             return data
@@ -232,9 +232,9 @@ class GroupStore:
             )
         return NOBODY
 
-    def load(self, group: str) -> Promise[KeptGeneration | Exception | None]:
+    def load(self, group: str) -> Promise[StoredGeneration | Exception | None]:
         """Reads the generation that was stored last; None if the group has no members."""
-        promise: Promise[KeptGeneration | Exception | None] = Promise()
+        promise: Promise[StoredGeneration | Exception | None] = Promise()
         self._append(group, _Load(self._coordinator(), promise))
         return promise
 

@@ -14,8 +14,8 @@ from headrace.broker.bodies import Tree
 from headrace.broker.cluster import NO_EPOCH
 from headrace.broker.groups.coordinator import GroupCoordinator, coordinator_for
 from headrace.broker.groups.fencing import NotCoordinatorError
-from headrace.broker.groups.generations import KeptGeneration
-from headrace.broker.groups.group import Kept
+from headrace.broker.groups.generations import StoredGeneration
+from headrace.broker.groups.group import Stored
 from headrace.broker.groups.recovery import Recovery
 from headrace.broker.groups.store import GroupStore
 from headrace.broker.groups.types import (
@@ -107,17 +107,17 @@ class GroupService:
         """Calls back once the coordinator has what another one stored of the group, as `Recovery` does."""
         self._recovery.when_known(group_id, then)
 
-    def _store(self, group_id: str, generation: KeptGeneration | None, kept: Kept) -> None:
+    def _store(self, group_id: str, generation: StoredGeneration | None, then: Stored) -> None:
         def stored(error: Exception | None) -> None:
             if error is None:
-                kept(self._state.monotonic_ms())
+                then(self._state.monotonic_ms())
                 self._set_timer()
             else:
                 logger.info("group %r: its members are not stored, and join again: %s", group_id, error)
                 is_misplaced = isinstance(error, NotCoordinatorError)
                 self._lose(group_id, _MISPLACED if is_misplaced else ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-        self._offsets.keep(group_id, generation).then(stored)
+        self._offsets.store(group_id, generation).then(stored)
 
     def _lose(self, group_id: str, error: ErrorCode = _MISPLACED) -> None:
         """Forgets a group of which another generation may be stored: it is read when somebody asks for it."""
