@@ -10,6 +10,7 @@ import ctypes
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import time
@@ -21,12 +22,15 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.protocol.serialization import Close, Connect
 
 from fix_ports import free_port
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.topics import TopicRegistry
 
 START_WAIT_MAX_S = 180.0
+EXPIRE_WAIT_MAX_S = 30.0
+CLOSE_XID = 1
 TICK_MS = 200  # the shortest session timeout is two ticks
 
 _PR_SET_PDEATHSIG = 1
@@ -147,13 +151,34 @@ class ZooKeeperRoom:
         ).start()
 
     def expire(self, session: ZooKeeperSession) -> None:
-        """Expires the session, as after a long silence: a second connection with its id closes it."""
-        thief = KazooClient(
-            self.server.address, client_id=session._client.client_id, timeout=session.timeout_s
-        )
-        thief.start(timeout=10)
-        thief.stop()
-        thief.close()
+        """Expires the session, as after a long silence: a second connection with its id closes it.
+
+        The first connection comes back at once, and may take the session back before that: then once more.
+        """
+        left = session.left_session()
+        assert left is not None
+        timeout_ms, password = int(session.timeout_s * 1000), bytes.fromhex(left.password)
+        connect = bytes(Connect(0, 0, timeout_ms, left.session_id, password, False).serialize())
+        close = struct.pack(">ii", CLOSE_XID, Close.type)
+        sent = b"".join(struct.pack(">i", len(frame)) + frame for frame in (connect, close))
+        deadline = time.monotonic() + EXPIRE_WAIT_MAX_S
+        while not self._has_closed(sent):
+            assert time.monotonic() < deadline, "the session is taken back each time"
+
+    def _has_closed(self, sent: bytes) -> bool:
+        """Whether the session has ended: the server answers to the close, or grants it no time any more."""
+        host, _, port = self.server.address.rpartition(":")
+        received = b""
+        with socket.create_connection((host, int(port)), EXPIRE_WAIT_MAX_S) as thief:
+            thief.sendall(sent)
+            with contextlib.suppress(ConnectionError):
+                while data := thief.recv(4096):
+                    received += data
+        if len(received) < 12:
+            return False
+        length, _, granted_ms = struct.unpack_from(">iii", received)
+        answer = received[4 + length : 12 + length]
+        return granted_ms <= 0 or (len(answer) == 8 and struct.unpack(">ii", answer)[1] == CLOSE_XID)
 
 
 @contextlib.contextmanager

@@ -212,9 +212,10 @@ def test_a_held_node_waits_for_a_dead_predecessor_within_a_bound(zookeeper: ZooK
         assert session.get("/ids/1").data == b"new"
         held.release()
         assert session.exists("/ids/1") is None
+        states: list[SessionState] = []
+        session.on_state(states.append)
         zookeeper.expire(session)
-        wait_for(lambda: session.state is SessionState.LOST)
-        wait_for(lambda: session.state is SessionState.CONNECTED)
+        wait_for(lambda: SessionState.LOST in states and states[-1] is SessionState.CONNECTED)
         assert session.exists("/ids/1") is None, "a released node must not come back"
 
 

@@ -49,6 +49,8 @@ BLINK_MS: Final = (100.0, 400.0)
 OTHERS_DOWN_MS: Final = (4_500.0, 9_000.0)
 """Longer than a session lasts: the one that blinks is elected."""
 LATE_MS: Final = 5_000
+COPYING: Final = ("rot", "new-disk", "older-disk", "emptied-leader")
+"""The faults after which a broker fetches its replica again."""
 
 
 class Ages:
@@ -188,9 +190,12 @@ class Ages:
 
     def _late(self) -> list[str]:
         """Returns what should have been deleted for long. A replica that was copied again may have to grow
-        as old once more, and what was written by a clock that was ahead is deleted that much later.
+        as old once more, and a copy of that one again; and what was written by a clock that was ahead is
+        deleted that much later.
         """
-        most_ms = 2 * (self.retention_ms + self.segment_ms) + self._ahead_ms + LATE_MS
+        counts = self._world.faults.counts
+        copies = max(1, sum(counts.get(kind, 0) for kind in COPYING))
+        most_ms = (1 + copies) * (self.retention_ms + self.segment_ms) + self._ahead_ms + LATE_MS
         end = self._world.high_watermark()
         most_bytes = self._retention_bytes + 2 * self._segment_bytes + end - self._ends[0][1]
         found = []

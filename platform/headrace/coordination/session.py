@@ -39,6 +39,7 @@ from kazoo.client import KazooClient, KazooState
 from kazoo.retry import KazooRetry
 
 from headrace.coordination import events
+from headrace.coordination.attempts import with_attempts
 from headrace.coordination.callbacks import CallbackThread, Task
 from headrace.coordination.errors import NoNodeError, SessionClosedError, ZooKeeperUnavailableError
 from headrace.coordination.events import Fired
@@ -94,7 +95,7 @@ class ZooKeeperSession(ManyReads):
         self._lock = threading.Lock()
         self._callbacks = CallbackThread(f"{name}-zookeeper-callbacks", self._connected)
         self._client = KazooClient(
-            hosts,
+            with_attempts(hosts),
             timeout=timeout_s,
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=RECONNECT_PAUSE_MAX_S),
         )

@@ -18,6 +18,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
+from headrace.coordination.attempts import with_attempts
 from headrace.coordination.errors import ZooKeeperUnavailableError
 
 SESSION_FILE: Final = "zookeeper-session.json"
@@ -50,7 +51,8 @@ class LeftSession:
         Raises `ZooKeeperUnavailableError` if no server answers within `END_WAIT_MAX_S`.
         """
         servers = self.hosts.partition("/")[0]
-        client = KazooClient(servers, client_id=(self.session_id, bytes.fromhex(self.password)))
+        identity = self.session_id, bytes.fromhex(self.password)
+        client = KazooClient(with_attempts(servers), client_id=identity)
         try:
             client.start(timeout=END_WAIT_MAX_S)
             client.stop()
