@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import threading
 from typing import Any, Self
@@ -11,7 +12,7 @@ import pytest
 
 from fix_agent import eventually
 from fix_zookeeper import ZooKeeperRoom
-from headrace.coordination.attempts import with_attempts
+from headrace.coordination.attempts import SAID_AGAIN_AFTER_S, TEXTS_MAX, SaidOnce, with_attempts
 from headrace.coordination.session import SessionState, ZooKeeperSession
 
 
@@ -70,6 +71,23 @@ def test_one_server_is_tried_several_times() -> None:
     assert with_attempts("a:1/chroot/b") == "a:1,a:1,a:1/chroot/b"
     assert with_attempts("a:1,b:2") == "a:1,b:2,a:1,b:2"
     assert with_attempts("a:1,b:2,c:3/x") == "a:1,b:2,c:3/x"
+
+
+def test_the_library_says_the_same_once_in_a_while() -> None:
+    now_s = 0.0
+    passes = SaidOnce(lambda: now_s).filter
+
+    def says(text: str) -> bool:
+        return bool(passes(logging.makeLogRecord({"msg": "Connection dropped: %s", "args": (text,)})))
+
+    assert says("refused") and not says("refused")
+    assert says("time-out"), "another text"
+    now_s = SAID_AGAIN_AFTER_S - 0.1
+    assert not says("refused")
+    now_s = SAID_AGAIN_AFTER_S
+    assert says("refused") and not says("refused")
+    for number in range(3 * TEXTS_MAX):
+        assert says(str(number)), "no text is kept for ever"
 
 
 @pytest.mark.zookeeper

@@ -137,7 +137,8 @@ class Broker:
 
     def run(self) -> None:
         """Serves until stopped. Raises the error that made starting impossible."""
-        self._session.start()
+        if not self._session.start_unless(lambda: self._loop.is_stopping):
+            return
         # Writes come before responses, and responses before the next wait.
         self._loop.put_hook_first(self._state.partitions.commit)
         self._session.ensure_path(znodes.TOPICS)
@@ -157,9 +158,8 @@ class Broker:
             raise self._failure
 
     def stop(self) -> None:
-        """Ends `run` cleanly, from any thread or a signal handler: gives its partitions away, leaves the
-        balancer, finishes what was requested. A second call waits for neither of the former.
-        """
+        """Ends `run` cleanly, from any thread or a signal handler: gives its partitions away and leaves the
+        balancer, unless it is called again; finishes what was requested."""
         if self._leaving or not self._is_ready:
             self._loop.stop()
         else:

@@ -123,6 +123,10 @@ class EventLoop:
         self._stopping = True
         os.eventfd_write(self._wake_fd, 1)
 
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping
+
     def run(self) -> None:
         while not self._stopping:
             self.turn(self._wait_s())

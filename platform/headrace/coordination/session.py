@@ -39,7 +39,7 @@ from kazoo.client import KazooClient, KazooState
 from kazoo.retry import KazooRetry
 
 from headrace.coordination import events
-from headrace.coordination.attempts import with_attempts
+from headrace.coordination.attempts import library_logger, with_attempts
 from headrace.coordination.callbacks import CallbackThread, Task
 from headrace.coordination.errors import NoNodeError, SessionClosedError, ZooKeeperUnavailableError
 from headrace.coordination.events import Fired
@@ -55,6 +55,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_SESSION_TIMEOUT_S: Final = 10.0
 DEFAULT_CALL_TIMEOUT_S: Final = 30.0
 RECONNECT_PAUSE_MAX_S: Final = 1.0
+GIVEN_UP_POLL_S: Final = 0.1
 
 T = TypeVar("T")
 
@@ -98,6 +99,7 @@ class ZooKeeperSession(ManyReads):
             with_attempts(hosts),
             timeout=timeout_s,
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=RECONNECT_PAUSE_MAX_S),
+            logger=library_logger(),
         )
         self._client.add_listener(self._on_library_state)
 
@@ -106,16 +108,30 @@ class ZooKeeperSession(ManyReads):
     def start(self, *, connect_timeout_s: float | None = None) -> Self:
         """Connects. Raises `ZooKeeperUnavailableError` if no server answers within `connect_timeout_s`
         (default: the call timeout)."""
+        self.start_unless(lambda: False, connect_timeout_s=connect_timeout_s)
+        return self
+
+    def start_unless(
+        self, is_given_up: Callable[[], bool], *, connect_timeout_s: float | None = None
+    ) -> bool:
+        """As `start`, but closes the session and returns False as soon as `is_given_up`."""
         wait_s = self.call_timeout_s if connect_timeout_s is None else connect_timeout_s
         self._callbacks.start()
         # The library's own `start` would wait for the attempt under way, which a hung server holds up.
-        self._client.start_async().wait(wait_s)
+        connected = self._client.start_async()
+        deadline_s = time.monotonic() + wait_s
+        while not connected.wait(min(GIVEN_UP_POLL_S, max(0.0, deadline_s - time.monotonic()))):
+            if is_given_up():
+                self.close(wait_max_s=0.0)
+                return False
+            if time.monotonic() >= deadline_s:
+                break
         if not self._client.connected:
             self.close(wait_max_s=0.0)
             raise ZooKeeperUnavailableError(
                 f"no ZooKeeper answered at {self.hosts} within {round(wait_s, 1):g} s; is it running there?"
             )
-        return self
+        return True
 
     def close(self, *, wait_max_s: float | None = None) -> None:
         """Ends the session: the server deletes its ephemeral nodes at once, no further callback starts.

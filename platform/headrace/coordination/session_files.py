@@ -18,7 +18,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
-from headrace.coordination.attempts import with_attempts
+from headrace.coordination.attempts import library_logger, with_attempts
 from headrace.coordination.errors import ZooKeeperUnavailableError
 
 SESSION_FILE: Final = "zookeeper-session.json"
@@ -52,7 +52,7 @@ class LeftSession:
         """
         servers = self.hosts.partition("/")[0]
         identity = self.session_id, bytes.fromhex(self.password)
-        client = KazooClient(with_attempts(servers), client_id=identity)
+        client = KazooClient(with_attempts(servers), client_id=identity, logger=library_logger())
         try:
             client.start(timeout=END_WAIT_MAX_S)
             client.stop()
