@@ -155,6 +155,7 @@ class ZooKeeperRoom:
 
         The first connection comes back at once, and may take the session back before that: then once more.
         """
+        assert session.wait_connected(EXPIRE_WAIT_MAX_S)
         left = session.left_session()
         assert left is not None
         timeout_ms, password = int(session.timeout_s * 1000), bytes.fromhex(left.password)

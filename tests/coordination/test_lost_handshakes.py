@@ -12,7 +12,7 @@ import pytest
 
 from fix_agent import eventually
 from fix_zookeeper import ZooKeeperRoom
-from headrace.coordination.attempts import SAID_AGAIN_AFTER_S, TEXTS_MAX, SaidOnce, with_attempts
+from headrace.coordination.attempts import SAID_AGAIN_AFTER_S, TEXTS_MAX, SaidOnce, make_client
 from headrace.coordination.session import SessionState, ZooKeeperSession
 
 
@@ -66,11 +66,11 @@ class Relay:
         self.drop()
 
 
-def test_one_server_is_tried_several_times() -> None:
-    assert with_attempts("a:1") == "a:1,a:1,a:1"
-    assert with_attempts("a:1/chroot/b") == "a:1,a:1,a:1/chroot/b"
-    assert with_attempts("a:1,b:2") == "a:1,b:2,a:1,b:2"
-    assert with_attempts("a:1,b:2,c:3/x") == "a:1,b:2,c:3/x"
+@pytest.mark.parametrize(("hosts", "count"), [("a:1/chroot", 1), ("a:1,b:2", 2), ("a:1,b:2,c:3,d:4", 4)])
+def test_few_servers_have_the_shares_of_three(hosts: str, count: int) -> None:
+    servers = make_client(hosts).hosts
+    assert len(list(iter(servers))) == count
+    assert len(servers) == max(3, count)
 
 
 def test_the_library_says_the_same_once_in_a_while() -> None:

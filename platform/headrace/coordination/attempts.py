@@ -6,22 +6,32 @@ import logging
 import time
 from collections.abc import Callable
 from math import inf
-from typing import Final
+from typing import Any, Final
+
+from kazoo.client import KazooClient
 
 ATTEMPTS_MIN: Final = 3
 SAID_AGAIN_AFTER_S: Final = 10.0
 TEXTS_MAX: Final = 100
 
 
-def with_attempts(hosts: str) -> str:
-    """Returns "host:port,host:port/chroot" with its servers named several times if they are few.
+class Servers(list[tuple[str, int]]):
+    """The servers of a client of the library, which gives each of them its share of the session's timeout to
+    answer: the shares are those of `ATTEMPTS_MIN` servers at least.
 
-    The library gives each named server its share of the session's timeout to answer. A server that starts may
-    accept a connection and never answer: where it is the only one, that would last until the session is lost.
+    A server that starts may accept a connection and never answer. Where it is the only one, that would last
+    until the session is lost.
     """
-    servers, slash, chroot = hosts.partition("/")
-    times = -(-ATTEMPTS_MIN // len(servers.split(",")))
-    return ",".join([servers] * times) + slash + chroot
+
+    def __len__(self) -> int:
+        return max(ATTEMPTS_MIN, super().__len__())
+
+
+def make_client(hosts: str, **options: Any) -> KazooClient:
+    """Returns a client of the library for "host:port,host:port/chroot"; `options` are its own."""
+    client = KazooClient(hosts, logger=library_logger(), **options)
+    client.hosts = Servers(client.hosts)
+    return client
 
 
 class SaidOnce(logging.Filter):

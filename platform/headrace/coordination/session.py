@@ -35,11 +35,11 @@ from concurrent.futures import wait
 from typing import Any, Final, Self, TypeVar
 
 from kazoo import exceptions as kz
-from kazoo.client import KazooClient, KazooState
+from kazoo.client import KazooState
 from kazoo.retry import KazooRetry
 
 from headrace.coordination import events
-from headrace.coordination.attempts import library_logger, with_attempts
+from headrace.coordination.attempts import make_client
 from headrace.coordination.callbacks import CallbackThread, Task
 from headrace.coordination.errors import NoNodeError, SessionClosedError, ZooKeeperUnavailableError
 from headrace.coordination.events import Fired
@@ -95,11 +95,10 @@ class ZooKeeperSession(ManyReads):
         self._watches: list[Task] = []
         self._lock = threading.Lock()
         self._callbacks = CallbackThread(f"{name}-zookeeper-callbacks", self._connected)
-        self._client = KazooClient(
-            with_attempts(hosts),
+        self._client = make_client(
+            hosts,
             timeout=timeout_s,
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=RECONNECT_PAUSE_MAX_S),
-            logger=library_logger(),
         )
         self._client.add_listener(self._on_library_state)
 

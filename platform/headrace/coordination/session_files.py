@@ -14,11 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
-from headrace.coordination.attempts import library_logger, with_attempts
+from headrace.coordination.attempts import make_client
 from headrace.coordination.errors import ZooKeeperUnavailableError
 
 SESSION_FILE: Final = "zookeeper-session.json"
@@ -52,7 +51,7 @@ class LeftSession:
         """
         servers = self.hosts.partition("/")[0]
         identity = self.session_id, bytes.fromhex(self.password)
-        client = KazooClient(with_attempts(servers), client_id=identity, logger=library_logger())
+        client = make_client(servers, client_id=identity)
         try:
             client.start(timeout=END_WAIT_MAX_S)
             client.stop()
