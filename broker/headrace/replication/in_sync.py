@@ -201,7 +201,7 @@ class InSyncReplicas:
             now_ms - max(follower.asked_ms, follower.caught_up_ms) > silent_ms for follower in able
         )
 
-    def suffice_alone(self, live: Collection[int]) -> bool:
+    def others_suffice(self, live: Collection[int]) -> bool:
         """Whether one of the other replicas that are `live` can be elected, and they are as many as must be
         in sync, while this leader alone is too few.
         """

@@ -39,8 +39,8 @@ FOLLOWERS_SILENT_MS: Final = 3_000.0
 """Followers ask again after half a second when there is nothing new."""
 LEADER_SILENT_MS: Final = FOLLOWERS_SILENT_MS
 UNREACHED_MORE_MS: Final = 2_000.0
-"""How much longer than ZooKeeper's session timeout followers do not ask until they get the partition. Those
-that died, or whose process is stopped, are registered no more by then.
+"""How long followers do not ask, beyond ZooKeeper's session timeout, until one of them gets the partition.
+Those that died, or whose process is stopped, are registered no more by then.
 """
 MIN_IN_SYNC_MIN: Final = 2
 """With fewer a leader is enough by itself."""
@@ -155,4 +155,4 @@ class CutOff:
             return frozenset()
         able = {number for number in self._silent if (number, *partition.name) not in state.view.offline}
         is_unreached = replicas.has_been_left(state.monotonic_ms(), self._unreached_ms)
-        return able if is_unreached and replicas.suffice_alone(able) else frozenset()
+        return able if is_unreached and replicas.others_suffice(able) else frozenset()
