@@ -11,8 +11,8 @@ import pytest
 
 from fix_partitions import ID, TOPIC, SomePartitions
 from headrace.broker.core import ClientConnection
-from headrace.broker.handlers import fetch as fetch_handler
 from headrace.broker.handlers import follower_session
+from headrace.broker.handlers.fetch_reading import FetchReading
 from headrace.broker.loop import EventLoop
 from headrace.broker.replicas.fetch_session import FetchSession
 from headrace.coordination.brokers import BrokerRegistration
@@ -145,13 +145,13 @@ def test_a_leader_looks_at_no_partition_without_news(
     site: Site, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[int] = []
-    look = fetch_handler.FetchWait._look_up
+    look = FetchReading.look_up
 
-    def counted(wait: fetch_handler.FetchWait, name: str | None, part: fetch.FetchPartition) -> Any:
+    def counted(reading: FetchReading, name: str | None, part: fetch.FetchPartition) -> Any:
         looks.append(part.partition)
-        return look(wait, name, part)
+        return look(reading, name, part)
 
-    monkeypatch.setattr(fetch_handler.FetchWait, "_look_up", counted)
+    monkeypatch.setattr(FetchReading, "look_up", counted)
     follower.ask({}, wait_ms=0)
     assert not follower.answered() and not looks
     site.append(2)

@@ -1,7 +1,7 @@
 """A simulated broker process: the real parts of a broker, on simulated time, disk, network and ZooKeeper.
 
-Owns the order of a broker's start, which mirrors `broker.broker.Broker` and `broker.membership`: those two
-make threads and sockets, and are the only parts of a broker's replication that do not run here.
+Owns the order of a broker's start, which mirrors `broker.broker.Broker` and `Membership.register`: those make
+threads and sockets, and wait by sleeping. Whatever else of a broker has to do with replication runs here.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 
 import headrace.broker.produce.checks as checks_room
 import headrace.broker.replicas.replication as replication_room
+from headrace.broker.cluster_watch import ClusterWatch, seen_controller
 from headrace.broker.cold_reads import ColdReads
 from headrace.broker.disk_age import DiskAgeing
 from headrace.broker.disk_guard import CHECK_INTERVAL_MS, DiskGuard
@@ -27,6 +28,7 @@ from headrace.broker.leadership import departure
 from headrace.broker.leadership.config_of import config_of
 from headrace.broker.leadership.controller import Controller
 from headrace.broker.lookups import Lookups
+from headrace.broker.membership import Membership
 from headrace.broker.partitions import Partitions
 from headrace.broker.replicas.offline_news import OfflineNews
 from headrace.broker.replicas.replication import Replication
@@ -34,12 +36,11 @@ from headrace.broker.service import BrokerService
 from headrace.broker.settings.config import BrokerConfig
 from headrace.broker.state import BrokerState
 from headrace.client.calls import Call
-from headrace.coordination import znodes
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
 from headrace.coordination.disk_ages import DiskAges
 from headrace.coordination.election import Reign
-from headrace.coordination.errors import CoordinationError, NoNodeError, SessionClosedError
-from headrace.coordination.offline_logs import OfflineLogRegistry, OfflineNames
+from headrace.coordination.errors import CoordinationError, SessionClosedError
+from headrace.coordination.offline_logs import OfflineLogRegistry
 from headrace.coordination.partition_states import GuardError
 from headrace.coordination.producer_ids import allocate_block
 from headrace.coordination.topics import TopicRegistry, TopicState
@@ -117,15 +118,13 @@ class SimController(Controller):
         super().__init__(
             broker.session,
             broker.number,
-            self._reigns,
+            seen_controller(broker.state),
             config_of(broker.state.config),
             rebalance_interval_s=None,
         )
         self._broker = broker
         self._wake = cast(Any, self)
         self._is_due = False
-
-    def _reigns(self, _: int | None) -> None: ...
 
     def start(self) -> None:
         self._election.start()
@@ -196,17 +195,18 @@ class SimBroker:
             self.state.own_offline,
         )
         self.state.offline_changed = self._offline_news.changed
+        self._membership = Membership(folder, self.session, self.controller, self._offline_news.begin)
         ids = ProducerIds(cast(Any, self.control), lambda: allocate_block(self.session, PRODUCER_IDS))
         self.service = BrokerService(self.state, ids)
         # Turns of control requests go by the CPU that they took: no world would repeat.
         self.service._turns._clock_s = lambda: 0.0
-        offsets = GroupStore(self.session, cast(Any, self.control), lambda: registered(self.state))
-        self.groups = GroupService(self.state, offsets)
+        store = GroupStore(self.session, cast(Any, self.control), lambda: registered(self.state))
+        self.groups = GroupService(self.state, store)
         # Ids of members are of the world's chance, too.
         self.groups.coordinator._new_member_id = lambda name: f"{name}-{clock.draw.getrandbits(64):016x}"
-        self.groups.serve(
-            self.service, OffsetService(self.groups.coordinator, offsets, self.groups.when_known)
-        )
+        self.groups.serve(self.service, OffsetService(self.groups.coordinator, store, self.groups.when_known))
+        parts = self.controller, self.replication, self.groups, store
+        self._watch = ClusterWatch(self.session, self.registry, self.state, *parts, self._serve)
         self.loop.put_hook_first(self.state.partitions.commit)
 
     def _make_state(self) -> BrokerState:
@@ -253,37 +253,26 @@ class SimBroker:
 
     def _begin(self) -> None:
         try:
-            topics = self.registry.list()
+            self._watch.begin()
         except CoordinationError:
             self.loop.call_later(RETRY_MS, self._begin)
             return
-        self.replication.start(topics)
-        self._see_topics(topics)
         self.replication.manager.when_idle(lambda: self.control.submit(self._register, self._registered))
 
     def _register(self) -> dict[str, TopicState]:
         self._ageing.check()
-        host = f"10.0.0.{self.number}"
-        for path in (znodes.broker(self.number), znodes.stopping(self.number), znodes.CONTROLLER):
-            node = self.session.get_or_none(path)
-            if node is not None and (path != znodes.CONTROLLER or self._is_mine(node.data)):
-                try:
-                    self.session.delete(path)
-                except NoNodeError:
-                    continue
+        registration = BrokerRegistration(
+            self.number,
+            f"10.0.0.{self.number}",
+            9092,
+            "simulated",
+            directory_id=self._directory.directory_id,
+        )
+        self._membership.remove_predecessor(registration)
         self._offline_news.begin(self.number)
         topics = self.registry.list()
-        self._brokers.register(self._registration(host), wait_s=0)
+        self._brokers.register(registration, wait_s=0)
         return topics
-
-    def _registration(self, host: str) -> BrokerRegistration:
-        directory_id = self._directory.directory_id
-        return BrokerRegistration(self.number, host, 9092, "simulated", directory_id=directory_id)
-
-    def _is_mine(self, data: bytes) -> bool:
-        return (
-            f'"broker_id": {self.number}'.encode() in data or f'"broker_id":{self.number},'.encode() in data
-        )
 
     def _registered(self, topics: dict[str, TopicState] | None, error: Exception | None) -> None:
         if topics is None:
@@ -292,36 +281,12 @@ class SimBroker:
         self.is_registered = True
         self.replication.manager.begin(topics)
         self._ageing.begin(lambda _, call: self.loop.every(AGE_INTERVAL_MS, call), self.control)
-        self._brokers.watch(self._brokers_changed)
-        self.registry.watch(self._topics_changed)
+        self._watch.go_on()
         self._offline_news.start()
-        self._offline_news.registry.watch(self._offline_changed)
         self.controller.start()
-        self.network.hosts[self.number] = Host(self.life, self.service, self.loop.wake)
 
-    def _brokers_changed(self, brokers: list[BrokerRegistration]) -> None:
-        self.controller.brokers_changed(brokers)
-
-        def see() -> None:
-            self.state.view = self.state.view.with_brokers(brokers)
-            self.groups.brokers_changed()
-            self.replication.brokers_changed()
-
-        self.loop.post(see)
-
-    def _offline_changed(self, names: OfflineNames) -> None:
-        self.controller.offline_changed(names)
-        self.loop.post(lambda: self.state.see_offline(names))
-
-    def _topics_changed(self, topics: dict[str, TopicState]) -> None:
-        self.controller.topics_changed(topics)
-        self.loop.post(lambda: self._see_topics(topics))
-
-    def _see_topics(self, topics: Mapping[str, TopicState]) -> None:
-        if topics == self.state.view.topics:
-            return
-        self.state.view = self.state.view.with_topics(topics)
-        self.replication.topics_changed(topics, may_delete=True)
+    def _serve(self) -> None:
+        self.network.hosts.setdefault(self.number, Host(self.life, self.service, self.loop.wake))
 
     # --- what happens to it ---
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from headrace.broker.cluster import NO_BROKER
+from headrace.broker.cluster_watch import ClusterWatch, seen_controller
 from headrace.broker.cold_reads import ColdReads
 from headrace.broker.disk_age import DiskAgeing
 from headrace.broker.disk_guard import CHECK_INTERVAL_MS, DiskGuard
@@ -48,12 +48,11 @@ from headrace.broker.settings.dynamic import BrokerSettings
 from headrace.broker.state import BrokerState
 from headrace.broker.topics import TopicAdmin
 from headrace.broker.workers import Jobs, Workers
-from headrace.coordination import znodes
-from headrace.coordination.broker_configs import BrokerConfigRegistry, BrokerConfigs
+from headrace.coordination.broker_configs import BrokerConfigRegistry
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
 from headrace.coordination.disk_ages import DiskAges
 from headrace.coordination.fronts import Front
-from headrace.coordination.offline_logs import OfflineLogRegistry, OfflineNames
+from headrace.coordination.offline_logs import OfflineLogRegistry
 from headrace.coordination.producer_ids import allocate_block
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.topics import TopicRegistry, TopicState
@@ -92,7 +91,6 @@ class Broker:
             name=f"broker-{options.broker_id}",
         )
         self._leaving = self._is_ready = False
-        self._topics_created_zxid = 0
         pace = self._config["log.scrub.bytes.per.second"], self._config["log.scrub.interval.ms"]
         self._scrubber = Scrubber(options.data_dir, *pace)
         self._files = Workers("files", self._loop.post)
@@ -117,7 +115,7 @@ class Broker:
             data_dir=options.data_dir.absolute(),
             damage=self._scrubber.damage,
         )
-        self._broker_configs = self._serve_settings()
+        self._serve_settings()
         self._disk = self._guard_disk()
         self._controller = self._stand_for_controller()
         self._offline_news = self._announce_offline()
@@ -129,8 +127,9 @@ class Broker:
         self._service = BrokerService(self._state, producer_ids)
         LeadershipService(self._state, self._topics).serve(self._service)
         upkeep = OwnJobs(self._control, UPKEEP)
-        self._offsets = GroupStore(self._session, self._control, lambda: registered(self._state), upkeep)
-        self._groups = self._serve_groups(self._offsets, upkeep)
+        store = GroupStore(self._session, self._control, lambda: registered(self._state), upkeep)
+        parts = self._controller, self._replication, self._serve_groups(store, upkeep), store
+        self._watch = ClusterWatch(self._session, self._topics, self._state, *parts, self._serve)
         self._listener = self._server.bind(*options.listen, self._service)
         self._peers = Peers(self._loop, bound=self._server.connections.bound, descriptors=descriptor_limit())
         self._front = self._bind_front(producer_ids)
@@ -141,10 +140,7 @@ class Broker:
             return
         # Writes come before responses, and responses before the next wait.
         self._loop.put_hook_first(self._state.partitions.commit)
-        self._session.ensure_path(znodes.TOPICS)
-        topics = self._topics.list()
-        self._replication.start(topics)
-        self._see_topics(topics, self._read_created_zxid())
+        self._watch.begin()
         self._replication.manager.warn_of_strays()
         self._replication.manager.when_idle(lambda: self._own_work.submit(self._register, self._registered))
         self._disk.check()
@@ -187,10 +183,9 @@ class Broker:
         front = FrontService(self._state, producer_ids, advertised, self._peers)
         return self._server.bind(*options.front_listen, front)
 
-    def _serve_settings(self) -> BrokerConfigRegistry:
+    def _serve_settings(self) -> None:
         registry = BrokerConfigRegistry(self._session)
         self._state.broker_settings = BrokerSettings(registry, lambda: self._state.view.known_brokers())
-        return registry
 
     def _guard_disk(self) -> DiskGuard:
         reserve_bytes = self._config[DISK_SETTING]
@@ -205,14 +200,11 @@ class Broker:
         return made
 
     def _stand_for_controller(self) -> Controller:
-        def seen(broker_id: int | None) -> None:
-            self._loop.post(lambda: self._see_controller(NO_BROKER if broker_id is None else broker_id))
-
         interval_s: int = self._config["leader.imbalance.check.interval.seconds"]
         return Controller(
             self._session,
             self._options.broker_id,
-            seen,
+            seen_controller(self._state),
             config_of(self._config),
             rebalance_interval_s=interval_s if self._config["auto.leader.rebalance.enable"] else None,
         )
@@ -275,70 +267,24 @@ class Broker:
             return
         self._replication.manager.begin(topics)
         self._ageing.begin(self._loop.every, self._own_work)
-        self._broker_configs.watch(lambda configs: self._loop.post(lambda: self._see_configs(configs)))
-        self._brokers.watch(self._brokers_changed)
-        self._topics.watch(self._topics_changed)
+        self._watch.go_on()
         self._offline_news.start()
-        self._offline_news.registry.watch(self._offline_changed)
 
-    def _brokers_changed(self, brokers: list[BrokerRegistration]) -> None:
-        """Called on the session's callback thread."""
-        self._controller.brokers_changed(brokers)
-        self._loop.post(lambda: self._see_brokers(brokers))
-
-    def _see_controller(self, broker_id: int) -> None:
-        self._state.view = self._state.view.with_controller(broker_id)
-
-    def _see_brokers(self, brokers: list[BrokerRegistration]) -> None:
-        self._state.view = self._state.view.with_brokers(brokers)
-        self._groups.brokers_changed()
-        self._replication.brokers_changed()
-        if not self._is_ready and self._options.broker_id in self._state.view.brokers:
-            self._is_ready = True
-            self._listener.start()
-            if self._front is not None:
-                self._front.start()
-            logger.info(
-                "broker %d serves %s:%d, %d partitions",
-                self._state.broker_id,
-                *self._advertised,
-                len(self._state.partitions),
-            )
-            self._on_ready(self._advertised)
-
-    def _see_configs(self, configs: BrokerConfigs) -> None:
-        self._state.view = self._state.view.with_broker_configs(configs)
-        own = configs.get(self._options.broker_id, {})
-        self._state.throttles.configure(own, self._state.monotonic_ms())
-
-    def _offline_changed(self, names: OfflineNames) -> None:
-        """Called on the session's callback thread."""
-        self._controller.offline_changed(names)
-        self._loop.post(lambda: self._state.see_offline(names))
-
-    def _topics_changed(self, topics: dict[str, TopicState]) -> None:
-        """Called on the session's callback thread."""
-        self._controller.topics_changed(topics)
-        created_zxid = self._read_created_zxid()
-        if not created_zxid:
-            self._session.ensure_path(znodes.TOPICS)
-        self._loop.post(lambda: self._see_topics(topics, created_zxid))
-
-    def _read_created_zxid(self) -> int:
-        """Returns when the topics' own node was created: a change means that ZooKeeper lost its data."""
-        stat = self._session.exists(znodes.TOPICS)
-        return 0 if stat is None else stat.created_zxid
-
-    def _see_topics(self, topics: dict[str, TopicState], created_zxid: int) -> None:
-        may_delete = created_zxid == self._topics_created_zxid
-        self._topics_created_zxid = created_zxid
-        if topics == self._state.view.topics:
+    def _serve(self) -> None:
+        """Serves clients, as soon as this broker sees its own registration."""
+        if self._is_ready:
             return
-        gone = self._state.view.topics.keys() - topics.keys()
-        self._state.view = self._state.view.with_topics(topics)
-        if gone and may_delete and self._state.view.controller_id() == self._options.broker_id:
-            self._offsets.topics_deleted(sorted(gone))
-        self._replication.topics_changed(topics, may_delete=may_delete)
+        self._is_ready = True
+        self._listener.start()
+        if self._front is not None:
+            self._front.start()
+        logger.info(
+            "broker %d serves %s:%d, %d partitions",
+            self._state.broker_id,
+            *self._advertised,
+            len(self._state.partitions),
+        )
+        self._on_ready(self._advertised)
 
     # --- stopping ---
 

@@ -32,7 +32,7 @@ class OfflineNews:
         call_later: Callable[[float, Callable[[], None]], object],
         present: Callable[[], frozenset[OfflineName]],
     ) -> None:
-        self.registry = registry
+        self._registry = registry
         self._jobs = jobs
         self._call_later = call_later
         self._present = present
@@ -43,7 +43,7 @@ class OfflineNews:
     def begin(self, broker_id: int) -> None:
         """Announces what is offline before this broker is registered, and may be elected; instead of what the
         process before this one announced. Called on a thread, once, before `start`."""
-        self.registry.forget(broker_id)
+        self._registry.forget(broker_id)
         try:
             self._announce(self._wanted())
         except CoordinationError as error:
@@ -73,7 +73,7 @@ class OfflineNews:
             self._to_release[0].release()
             del self._to_release[0]
         for name in sorted(wanted - self._held.keys()):
-            self._held[name] = self.registry.announce(*name)
+            self._held[name] = self._registry.announce(*name)
 
     def _announced(self, _result: None, error: Exception | None) -> None:
         self._is_writing = False
