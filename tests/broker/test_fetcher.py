@@ -22,12 +22,8 @@ from headrace.broker.replicas.fetcher import (
     WAIT_MIN_MS,
 )
 from headrace.broker.replicas.fetchers import Fetchers
-from headrace.broker.replicas.followed import (
-    PAUSE_MAX_MS,
-    PAUSE_MIN_MS,
-    FollowedPartition,
-    FollowedPartitions,
-)
+from headrace.broker.replicas.followed import PAUSE_MAX_MS, PAUSE_MIN_MS, FollowedPartition
+from headrace.broker.replicas.followed_logs import FollowedPartitions
 from headrace.broker.settings.config import BrokerConfig
 from headrace.broker.settings.dynamic import Throttles
 from headrace.broker.workers import Workers

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headrace.broker.errors import Refused
 from headrace.broker.handlers import leader_epochs
 from headrace.broker.partition import Partition
-from headrace.broker.replicas.followed import _cut
+from headrace.broker.replicas.followed_logs import _cut
 from headrace.broker.settings.config import BrokerConfig
 from headrace.log import gaps, set_aside
 from headrace.log.check import check_partition

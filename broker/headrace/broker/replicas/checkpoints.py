@@ -11,7 +11,8 @@ from typing import Final
 
 from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
-from headrace.broker.replicas.followed import FollowedPartition, FollowedPartitions
+from headrace.broker.replicas.followed import FollowedPartition
+from headrace.broker.replicas.followed_logs import FollowedPartitions
 
 TURN_MS: Final = 500.0
 

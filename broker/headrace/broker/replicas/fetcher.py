@@ -17,7 +17,8 @@ from headrace.broker.loop import Timer
 from headrace.broker.network.links import Lost
 from headrace.broker.network.peers import Peers
 from headrace.broker.replicas.fetch_session import SESSION_ENDED, FetchSession, Key
-from headrace.broker.replicas.followed import Cut, FollowedPartition, FollowedPartitions
+from headrace.broker.replicas.followed import FollowedPartition
+from headrace.broker.replicas.followed_logs import Cut, FollowedPartitions
 from headrace.broker.state import BrokerState
 from headrace.client.calls import fetch_call
 from headrace.log.errors import LogError
