@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headrace.broker.errors import Refused
 from headrace.broker.handlers import leader_epochs
 from headrace.broker.partition import Partition
-from headrace.broker.replicas.followed_logs import _cut
+from headrace.broker.replicas.cuts import cut_log
 from headrace.broker.settings.config import BrokerConfig
 from headrace.log import gaps, set_aside
 from headrace.log.check import check_partition
@@ -62,7 +62,7 @@ def follow_once(leader: PartitionLog, epoch: int, follower: PartitionLog, size_b
     step = next_step(own, answer(leader, epoch, follower, size_bytes))
     assert not isinstance(step, AskAgain), step
     if isinstance(step, Truncate | Restart | PassGap):
-        _cut(follower, step)
+        cut_log(follower, step)
         return True
     assert step.problem is None
     if step.batches:

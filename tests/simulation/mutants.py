@@ -25,7 +25,8 @@ from headrace.broker.state import BrokerState
 from headrace.client.ordering import PartitionQueue
 from headrace.coordination import partition_states
 from headrace.coordination.errors import CoordinationError
-from headrace.coordination.partition_states import PartitionChange, PartitionState, StaleStateError
+from headrace.coordination.partition_state import PartitionState
+from headrace.coordination.partition_states import PartitionChange, StaleStateError
 from headrace.log import direct, recovery
 from headrace.log.appending import AppendJob
 from headrace.log.epochs import NO_EPOCH

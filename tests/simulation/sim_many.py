@@ -16,7 +16,7 @@ from uuid import UUID
 from headrace.broker.network.links import Lost
 from headrace.client.calls import fetch_call, produce_call
 from headrace.coordination import documents, znodes
-from headrace.coordination.partition_states import parse_topic
+from headrace.coordination.partition_state import parse_topic
 from headrace.coordination.topics import TopicRegistry
 from headrace.wire.batch import hop, verify
 from headrace.wire.errors import CorruptBatchError, ErrorCode

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.leadership.administration import LeadershipAdmin
 from headrace.coordination import documents, znodes
-from headrace.coordination.partition_states import parse_topic
+from headrace.coordination.partition_state import parse_topic
 from simulation.sim_broker import raise_unexpected
 from simulation.sim_clients import BROKERS, TOPIC
 

@@ -13,7 +13,7 @@ from uuid import UUID
 from headrace.coordination import documents, znodes
 from headrace.coordination.errors import CorruptNodeError, TopicNotRegisteredError
 from headrace.coordination.nodes import Node, NodeStat
-from headrace.coordination.partition_states import (
+from headrace.coordination.partition_state import (
     DOCUMENTS_PER_REQUEST_MAX,
     PartitionState,
     parse_state,

@@ -25,19 +25,11 @@ from headrace.coordination.errors import (
     TopicExistsError,
     TopicNotRegisteredError,
 )
-from headrace.coordination.partition_states import NO_LEADER as NO_LEADER
-from headrace.coordination.partition_states import ElrBelow as ElrBelow
-from headrace.coordination.partition_states import (
-    PartitionChange,
-    check_changes,
-    in_transactions,
-    parse_topic,
-    read_documents,
-    state_document,
-    topic_document,
-    write,
-)
-from headrace.coordination.partition_states import PartitionState as PartitionState
+from headrace.coordination.partition_state import NO_LEADER as NO_LEADER
+from headrace.coordination.partition_state import ElrBelow as ElrBelow
+from headrace.coordination.partition_state import PartitionState as PartitionState
+from headrace.coordination.partition_state import parse_topic, read_documents, state_document, topic_document
+from headrace.coordination.partition_states import PartitionChange, check_changes, in_transactions, write
 from headrace.coordination.session import SessionState, ZooKeeperSession
 from headrace.coordination.standing import Watch
 from headrace.coordination.topic_reads import TopicRead, parse_config, read_topics

@@ -16,14 +16,15 @@ from typing import Any, Final, NamedTuple
 from headrace.broker.loop import Timer
 from headrace.broker.network.links import Lost
 from headrace.broker.network.peers import Peers
+from headrace.broker.replicas.copy_throttle import CopyThrottle
+from headrace.broker.replicas.cuts import Cut, log_cut
 from headrace.broker.replicas.fetch_session import SESSION_ENDED, FetchSession, Key
 from headrace.broker.replicas.followed import FollowedPartition
-from headrace.broker.replicas.followed_logs import Cut, FollowedPartitions
+from headrace.broker.replicas.followed_logs import FollowedPartitions
 from headrace.broker.state import BrokerState
 from headrace.client.calls import fetch_call
 from headrace.log.errors import LogError
-from headrace.replication.following import Append, AskAgain, OwnLog, PassGap, Restart, next_step
-from headrace.replication.throttling import SHARE_MIN_BYTES
+from headrace.replication.following import Append, AskAgain, OwnLog, next_step
 from headrace.wire.errors import ErrorCode
 from headrace.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequest
 from headrace.wire.fetch_beginning import first_records
@@ -63,6 +64,7 @@ class Fetcher:
         self._state = state
         self._followed = followed
         self._peers = peers
+        self._throttle = CopyThrottle(state)
         self._partitions: dict[FollowedPartition, None] = {}  # those that wait longest first
         self._touched: dict[FollowedPartition, None] = {}  # those that the next fetch names, if they may
         self._session: FetchSession[_Asked] = FetchSession()
@@ -121,12 +123,12 @@ class Fetcher:
         """Returns the partitions to name now, and when others are to be."""
         ready: list[FollowedPartition] = []
         later_ms = None
-        throttle = self._state.throttles.follower
+        throttle = self._throttle
         for followed in list(self._touched):
             if self._followed.flush(followed, self._flushed) or followed.is_working:
                 continue
             at_ms = followed.retry_at_ms
-            if at_ms <= now_ms and throttle.is_bounded and self._is_throttled(followed):
+            if at_ms <= now_ms and throttle.covers(followed):
                 at_ms = now_ms + throttle.wait_ms(now_ms)
             if at_ms > now_ms:
                 later_ms = min(later_ms or at_ms, at_ms)
@@ -134,29 +136,9 @@ class Fetcher:
                 ready.append(followed)
         return ready, later_ms
 
-    def _is_throttled(self, followed: FollowedPartition) -> bool:
-        """Whether a partition is copied no faster than the throttle says (KIP-73): it never holds up what an
-        in-sync replica has to follow.
-        """
-        own = self._state.broker_id
-        if not followed.config.follower_throttled.cover(followed.name.partition, own):
-            return False
-        known = self._state.view.partition(*followed.name)
-        return known is None or own not in known.isr
-
-    def _shares(self, ready: Sequence[FollowedPartition]) -> dict[FollowedPartition, int]:
-        """Returns how much to ask for of each partition that is throttled."""
-        throttle = self._state.throttles.follower
-        if not throttle.is_bounded:
-            return {}
-        throttled = [followed for followed in ready if self._is_throttled(followed)]
-        share = throttle.available_bytes(self._state.monotonic_ms()) // max(1, len(throttled))
-        share = max(SHARE_MIN_BYTES, min(PARTITION_FETCH_MAX_BYTES, share))
-        return dict.fromkeys(throttled, share)
-
     def _request(self, ready: Sequence[FollowedPartition], wait_ms: int) -> FetchRequest:
         named: dict[Key, tuple[FetchPartition, _Asked]] = {}
-        shares = self._shares(ready)
+        shares = self._throttle.shares_bytes(ready, PARTITION_FETCH_MAX_BYTES)
         for followed in ready:
             log = followed.log
             part = FetchPartition(
@@ -286,8 +268,8 @@ class Fetcher:
             if refusal is not None:
                 self._pause(followed, refusal, is_expected=False)
                 return
-            if self._state.throttles.follower.is_bounded and self._is_throttled(followed):
-                self._state.throttles.follower.took(len(step.batches))
+            if self._throttle.covers(followed):
+                self._throttle.took(len(step.batches))
             self._partitions[followed] = self._partitions.pop(followed)  # the others are first next time
             leader_epoch = followed.leader_epoch
 
@@ -326,41 +308,7 @@ class Fetcher:
                 logger.info("%s: follows broker %d again", followed, self._leader)
 
     def _cut(self, followed: FollowedPartition, step: Cut) -> None:
-        log = followed.log
-        if isinstance(step, Restart):
-            logger.warning(
-                "%s: broker %d has nothing of this log, which ends at %d: the log restarts at %d",
-                followed,
-                self._leader,
-                log.end_address,
-                step.address,
-            )
-        elif isinstance(step, PassGap):
-            logger.warning(
-                "%s: broker %d has set aside addresses %d to %d: this log has the same gap from now on",
-                followed,
-                self._leader,
-                log.end_address,
-                step.address,
-            )
-        elif step.address < followed.high_watermark:
-            logger.error(
-                "%s: broker %d has other batches from address %d on, below the high watermark %d: what was "
-                "acknowledged there is lost; %d bytes are cut off",
-                followed,
-                self._leader,
-                step.address,
-                followed.high_watermark,
-                log.end_address - step.address,
-            )
-        else:
-            logger.info(
-                "%s: broker %d has other batches from address %d on: %d bytes are cut off",
-                followed,
-                self._leader,
-                step.address,
-                log.end_address - step.address,
-            )
+        log_cut(followed, self._leader, step)
         if followed.flushing:
             # With headrace.acks.all=replicated nobody waited for this flush.
             self._pause(followed, "its last flush still runs", is_expected=True)

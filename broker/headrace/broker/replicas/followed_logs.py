@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from headrace.broker.partitions import LAZY_FLUSH_MS, end_flush
+from headrace.broker.replicas.cuts import Cut, cut_log
 from headrace.broker.replicas.followed import FollowedPartition
 from headrace.broker.workers import Workers
 from headrace.log.directory import PartitionName
 from headrace.log.errors import LogError, LogOfflineError, LogStorageError
 from headrace.log.flush import Flushed, FlushJob
-from headrace.log.partition import PartitionLog
-from headrace.log.passing import pass_gap
-from headrace.log.segment import ColdSegmentError
-from headrace.replication.following import Append, PassGap, Restart, Truncate
+from headrace.replication.following import Append
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +27,6 @@ FORGET_EVERY_BYTES: Final = 4 * 1024 * 1024
 """What is flushed of a log before its pages are given back: nobody reads them while another broker leads."""
 APPENDING_MAX_BYTES: Final = 64 * 1024 * 1024
 """What threads append of all logs at a time, and keep in memory until then."""
-
-Cut = Truncate | Restart | PassGap
 
 
 class FollowedPartitions:
@@ -201,7 +197,7 @@ class FollowedPartitions:
             followed.forgotten_address = min(followed.forgotten_address, log.end_address)
             self._worked(followed)
 
-        self._workers.submit(lambda: _cut(log, step), ended)
+        self._workers.submit(lambda: cut_log(log, step), ended)
 
     # --- upkeep ---
 
@@ -247,25 +243,3 @@ def _flush_and_forget(job: FlushJob) -> Flushed:
         with suppress(OSError):
             file.forget_pages()
     return flushed
-
-
-def _cut(log: PartitionLog, step: Cut) -> None:
-    """Runs on a thread. Raises `LogError`, `OSError`."""
-    if isinstance(step, PassGap):
-        pass_gap(log, step.address)
-        return
-    if isinstance(step, Restart):
-        log.restart(step.address, may_go_back=True)
-        return
-    while True:
-        try:
-            # The start of a batch, whatever was asked for.
-            log.truncate(log.position(step.address))
-            return
-        except ColdSegmentError as cold:
-            indexing = log.begin_index(cold.segment)
-            if indexing is None:
-                raise
-            cold.segment.learn(indexing.run(), indexing.problem, indexing.islands)
-            if indexing.problem is not None:
-                raise indexing.problem from None
