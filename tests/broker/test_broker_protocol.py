@@ -137,7 +137,7 @@ def test_duplicates_get_the_first_address_also_after_a_kill(broker_cluster: Star
             cluster[1].start()
         with RawClient(cluster.bootstrap) as client:
             for sequence in (6, 5, 2):
-                for version in (9, 9):  # by `produce.job`, then by the fast path
+                for version in (9, 9):  # by `produce.handler`, then by the fast path
                     result = client.produce("t", 0, numbered(sequence), version=version)
                     assert (result.error_code, result.base_offset) == (0, sizes[sequence])
             for sequence in (1, 8):

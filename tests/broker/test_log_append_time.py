@@ -10,7 +10,8 @@ import pytest
 from fix_partitions import TOPIC, SomePartitions
 from headrace.broker.core import ClientConnection
 from headrace.broker.loop import EventLoop
-from headrace.broker.produce import job
+from headrace.broker.produce import handler
+from headrace.broker.produce.job import ACKS_ALL
 from headrace.wire import produce
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import decode_request
@@ -35,11 +36,11 @@ def test_it_is_the_time_of_the_append_however_long_the_flush_takes(tmp_path: Pat
 
     def produced() -> produce.ProducePartitionResult:
         asked = produce.ProduceTopic(TOPIC, NO_UUID, [produce.ProducePartition(0, batch)])
-        request = produce.ProduceRequest(None, job.ACKS_ALL, 30_000, [asked])
+        request = produce.ProduceRequest(None, ACKS_ALL, 30_000, [asked])
         encoded = produce.encode_request(request, version=VERSION, correlation_id=9, client_id="test")
         frame = memoryview(bytearray(encoded[4:]))
         partition.flushing = True  # the fsync of those before lasts
-        job.handle(site.state, connection, decode_request(frame), may_keep=False)
+        handler.handle(site.state, connection, decode_request(frame), may_keep=False)
         site.state.partitions.commit()
         times.append(times[-1] + 1_000)
         partition.flushing = False

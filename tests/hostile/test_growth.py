@@ -17,7 +17,7 @@ from headrace.broker.core import ClientConnection
 from headrace.broker.handlers import cluster, metadata
 from headrace.broker.handlers.metadata import Cluster
 from headrace.broker.partitions import Partitions
-from headrace.broker.produce import job
+from headrace.broker.produce import handler
 from headrace.broker.settings.config import BrokerConfig
 from headrace.broker.state import BrokerState
 from headrace.coordination.topics import PartitionState, TopicState
@@ -65,7 +65,7 @@ def produce(frame: bytes) -> None:
         on_output=lambda each: each.release_responses(),
         on_abort=lambda _: None,
     )
-    job.handle(STATE, connection, decode_request(memoryview(frame)), may_keep=False)
+    handler.handle(STATE, connection, decode_request(memoryview(frame)), may_keep=False)
     assert connection.outgoing, "it is answered"
 
 

@@ -34,7 +34,7 @@ from headrace.broker.handlers import (
     topics,
 )
 from headrace.broker.handlers.init_producer_id import ProducerIds
-from headrace.broker.produce import job, plain
+from headrace.broker.produce import handler, plain
 from headrace.broker.promise import Promise
 from headrace.broker.state import BrokerState
 from headrace.wire import fetch as fetch_wire
@@ -73,7 +73,7 @@ class BrokerService:
     """
 
     def __init__(
-        self, state: BrokerState, producer_ids: ProducerIds, *, pass_on: job.PassOn | None = None
+        self, state: BrokerState, producer_ids: ProducerIds, *, pass_on: handler.PassOn | None = None
     ) -> None:
         self._state = state
         self._pass_on = pass_on
@@ -127,7 +127,7 @@ class BrokerService:
             if not plain.serve(state, connection, frame, version, correlation_id, may_keep=may_keep):
                 connection.turn_left -= 1
                 request = decode_request(frame)
-                job.handle(state, connection, request, may_keep=may_keep, pass_on=self._pass_on)
+                handler.handle(state, connection, request, may_keep=may_keep, pass_on=self._pass_on)
                 # The clients of a front may have no way to other brokers.
                 plain.learn(state, connection, frame, request, names_leader=self._pass_on is None)
         elif api_key == ApiKey.FETCH:

@@ -1,9 +1,9 @@
 """The fast path of Produce: one plain batch for one partition, in a request whose head was seen before.
 
 A client's Produce requests differ in their correlation id and their batch, hardly ever in anything else. The
-first one goes through `produce.job` and leaves a template: the bytes of its head, the partition they
+first one goes through `produce.handler` and leaves a template: the bytes of its head, the partition they
 identify, and its response with places for the correlation id and the base offset. A request that is not plain
-or not valid goes through `produce.job`, too, which also writes the error message.
+or not valid goes through `produce.handler`, too, which also writes the error message.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def learn(
     *,
     names_leader: bool = True,
 ) -> None:
-    """Keeps a template of a request that `produce.job` served, if such requests can take the fast path.
+    """Keeps a template of a request that `produce.handler` served, if such requests can take the fast path.
     `names_leader`: whether refusals say who leads (KIP-951).
     """
     body: ProduceRequest = request.body
@@ -281,7 +281,7 @@ def _check(
     if producer_id >= 0 and (
         header.producer_epoch < 0
         or header.base_sequence < 0
-        or state.refusals.concern(producer_id)  # `produce.job` checks the order
+        or state.refusals.concern(producer_id)  # `produce.handler` checks the order
         or not follows(partition.log.producers.get(producer_id), header.producer_epoch, header.base_sequence)
     ):
         return None
