@@ -10,6 +10,7 @@
 #                                  an earlier commit's broker instead; docs/benchmarks.md)
 #   make bench-hostile              how long honest clients wait while somebody attacks a broker (ROWS="halves groups": these attacks; JSON=file: figures)
 #   make bench-restart              how long records wait while a datacenter restarts broker by broker (ROUNDS=3, RATE=500)
+#   make bench-power-cuts           what acks=all is worth in a power cut of all brokers, beside Apache Kafka (CUTS=10, SEED=1)
 #   make bench-load                 loads beside Spark's own Kafka connector (QUICK=1: ten minutes; JSON=file: figures)
 #   make fuzz                       hostile bytes at every socket and file, beside an honest client (MINUTES=60, SEED=, TARGETS=)
 #   make jepsen                     real faults: brokers killed, paused, cut off, without disk (FAULTS=100, SEED=, JSON=, KINDS="kill pause")
@@ -54,7 +55,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: help demo test check style lint image fuzz jepsen simulate simulate-mutants drill bench bench-smoke bench-page bench-hostile bench-restart bench-load bench-terraform bench-airflow docs up down status clean distclean requirements setup airflow terraform \
+.PHONY: help demo test check style lint image fuzz jepsen simulate simulate-mutants drill bench bench-smoke bench-page bench-hostile bench-restart bench-power-cuts bench-load bench-terraform bench-airflow docs up down status clean distclean requirements setup airflow terraform \
 	java jars debian haproxy postgresql
 
 help:
@@ -104,7 +105,7 @@ fuzz: setup java
 # Three brokers and ZooKeeper under a seeded schedule of faults. As root on hosts of their own, whose links are cut, too.
 jepsen: setup java
 	@PYTHONPATH=tests:bench $(BIN)/python -m faults --faults $(or $(FAULTS),20) $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json "$(JSON)") \
-		$(if $(KINDS),--kinds $(KINDS)) $(if $(PAUSE),--pause-max $(PAUSE)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(if $(LOOPBACK),--loopback) $(if $(UNSUPERVISED),--unsupervised)
+		$(if $(KINDS),--kinds $(KINDS)) $(if $(PAUSE),--pause-max $(PAUSE)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(if $(ACKS_ALL),--acks-all $(ACKS_ALL)) $(if $(LOOPBACK),--loopback) $(if $(UNSUPERVISED),--unsupervised)
 
 simulate: setup
 	@PYTHONHASHSEED=0 PYTHONPATH=tests $(BIN)/python -m simulation.simulate $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100) --first $(or $(FROM),1)) $(if $(TROUBLED_MS),--troubled-ms $(TROUBLED_MS))
@@ -139,6 +140,10 @@ bench-hostile: setup java
 # How long records wait while a datacenter restarts broker by broker.
 bench-restart: setup java
 	@RATE="$(RATE)" ROUNDS="$(ROUNDS)" JSON="$(JSON)" PYTHONPATH=tests:bench $(BIN)/python bench/rolling_restart.py
+
+# What is lost of what was acknowledged when the power of all brokers fails.
+bench-power-cuts: setup java
+	@CUTS="$(CUTS)" SEED="$(SEED)" PEERS="$(PEERS)" JSON="$(JSON)" PYTHONPATH=tests:bench $(BIN)/python bench/power_cuts.py
 
 bench-load: setup jars
 	@QUICK="$(QUICK)" JSON="$(JSON)" $(BIN)/python bench/load.py

@@ -1,7 +1,7 @@
 """Real faults for real processes: three brokers and ZooKeeper, librdkafka and headrace's own clients.
 
     make jepsen FAULTS=100 [SEED=7] [JSON=file] [KINDS="kill pause"] [PAUSE=40] [REPLICAS=3]
-                [LOOPBACK=1] [UNSUPERVISED=1]
+                [LOOPBACK=1] [UNSUPERVISED=1] [ACKS_ALL=replicated]
 
 Producers write numbers with acks=all, readers read them, faults come by a seeded schedule; after each one all
 must be live again within a bound. In the end everything is read back, the replicas' files are compared, and
@@ -38,6 +38,7 @@ HOME: Final = Path(os.environ.get("HEADRACE_HOME", ".headrace")) / "faults"
 LIVE_WAIT_MAX_S: Final = 120.0
 QUIET_S: Final = 3.0
 PARTITIONS: Final = 3
+ACKS_ALL: Final = "headrace.acks.all"
 TOPIC_SETTINGS: Final = {
     "retention.ms": "-1",
     "segment.bytes": str(1 << 20),
@@ -70,7 +71,8 @@ class Run:
         self.verdict = Verdict(
             chosen.seed,
             f"{chosen.brokers} brokers on {where} with {disks}, {PARTITIONS} partitions,"
-            f" replication.factor={chosen.replicas}, ZooKeeper session {chosen.session_ms} ms,"
+            f" replication.factor={chosen.replicas}, {ACKS_ALL}={chosen.acks_all},"
+            f" ZooKeeper session {chosen.session_ms} ms,"
             f" {'' if supervised else 'no '}agent on each host,"
             f" an fsync takes {chosen.fsync_ms:g} ms",
         )
@@ -80,7 +82,7 @@ class Run:
     def begin(self) -> None:
         """Starts everything, and waits until records flow."""
         self.cluster.start()
-        settings = dict(TOPIC_SETTINGS)
+        settings = {**TOPIC_SETTINGS, ACKS_ALL: self.chosen.acks_all}
         if self.chosen.replicas > 1:
             settings["min.insync.replicas"] = str(min(2, self.chosen.replicas))
         self.cluster.create_topic(PARTITIONS, self.chosen.replicas, settings)
@@ -241,6 +243,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pause-ms", type=float, default=20.0, help="between a producer's records")
     parser.add_argument("--fsync-ms", type=float, default=3.0, help="what each fsync takes longer")
     parser.add_argument("--disk-loses", type=int, default=0, help="durable bytes that a power cut takes")
+    parser.add_argument(
+        "--acks-all",
+        choices=("flushed", "replicated"),
+        default="flushed",
+        help="what the topic's acks=all waits for: each fsync, or memory alone, as in Apache Kafka",
+    )
     parser.add_argument("--loopback", action="store_true", help="no hosts of their own, also with root")
     parser.add_argument(
         "--unsupervised", action="store_true", help="no agent ends the session of a broker that was killed"

@@ -117,4 +117,5 @@ class Disk:
             lost_bytes += size - kept
             with path.open("r+b") as file:
                 file.truncate(kept)
+            durable[str(path)] = kept  # what has survived is on the disk
         return lost_bytes

@@ -45,6 +45,8 @@ class HeadraceBroker:
         the processes.
         """
         self._environment = environment or {}
+        self.environments: dict[int, Mapping[str, str]] = {}
+        """By a broker's id, what is added to its environment alone."""
         self.name = "headrace" if count == 1 else f"headrace, {count} brokers"
         self._replicas, self._topic_config = replicas, topic_config
         self.bootstrap = ",".join(f"{address}:{PORT + number}" for number in range(count))
@@ -82,7 +84,7 @@ class HeadraceBroker:
         self._topics = self._no_topics()
         self._zookeeper = self._launch(self._zookeeper_unit, self._cores)
         self._wait_until_ready(self._zookeeper_unit, self._zookeeper)
-        self._launch_brokers()
+        self.launch()
 
     def stop(self) -> None:
         for process in (*self._brokers, self._zookeeper):
@@ -119,19 +121,37 @@ class HeadraceBroker:
     def restart_after_kill(self) -> float:
         """Ends all brokers, not ZooKeeper."""
         before = self._topics.log_ends()
-        for broker in self._brokers:
-            broker.kill()
+        self.kill()
         started_s = time.monotonic()
-        self._launch_brokers()
+        self.launch()
         self._topics.wait_for_log_ends(before, self._brokers[0])
         return time.monotonic() - started_s
+
+    @property
+    def data_dirs(self) -> dict[int, Path]:
+        """Returns where each broker keeps its logs, by its id."""
+        return {number: unit.data_dir for number, unit in enumerate(self._units, 1) if unit.data_dir}
+
+    def kill(self) -> None:
+        """Ends all brokers by SIGKILL, not ZooKeeper; their data stays."""
+        for broker in self._brokers:
+            broker.kill()
+
+    def launch(self) -> None:
+        """Starts all brokers on the data that is there; returns once they serve."""
+        self._brokers = []
+        for number, unit in enumerate(self._units, 1):
+            own = self._cores if len(self._units) == 1 else [self._cores[(number - 1) % len(self._cores)]]
+            self._brokers.append(self._launch(unit, own, self.environments.get(number, {})))
+        for unit, broker in zip(self._units, self._brokers, strict=True):
+            self._wait_until_ready(unit, broker)
 
     # --- the processes ---
 
     def _no_topics(self) -> Topics:
         return Topics(
             self.bootstrap,
-            [unit.data_dir for unit in self._units if unit.data_dir is not None],
+            list(self.data_dirs.values()),
             replicas=self._replicas,
             config=self._topic_config,
         )
@@ -140,15 +160,9 @@ class HeadraceBroker:
         if not self._brokers:
             raise ProcessFailedError(f"{self.name} is not started")
 
-    def _launch_brokers(self) -> None:
-        self._brokers = []
-        for number, unit in enumerate(self._units):
-            own = self._cores if len(self._units) == 1 else [self._cores[number % len(self._cores)]]
-            self._brokers.append(self._launch(unit, own))
-        for unit, broker in zip(self._units, self._brokers, strict=True):
-            self._wait_until_ready(unit, broker)
-
-    def _launch(self, unit: Unit, cores: Collection[int]) -> PinnedProcess:
+    def _launch(
+        self, unit: Unit, cores: Collection[int], environment: Mapping[str, str] | None = None
+    ) -> PinnedProcess:
         for path, text in unit.files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
@@ -156,7 +170,7 @@ class HeadraceBroker:
             unit.command,
             cores=cores,
             log=unit.log_path,
-            env={**unit.environment, **JAVA_ENV, **self._environment},
+            env={**unit.environment, **JAVA_ENV, **self._environment, **(environment or {})},
         )
 
     @staticmethod

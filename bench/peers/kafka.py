@@ -120,6 +120,8 @@ class ApacheKafka:
         self._cores = cores
         self._fsync = fsync
         self._replicas, self._topic_config = replicas, topic_config
+        self.environments: dict[int, Mapping[str, str]] = {}
+        """By a node's id, what is added to its environment."""
         self._topics = self._no_topics()
         self._processes: list[PinnedProcess] = []
 
@@ -134,7 +136,7 @@ class ApacheKafka:
             self._properties(node).write_text(properties)
             self._format(node, cluster_id)
         self._topics = self._no_topics()
-        self._launch_all()
+        self.launch()
 
     def stop(self) -> None:
         for process in self._processes:
@@ -156,12 +158,28 @@ class ApacheKafka:
 
     def restart_after_kill(self) -> float:
         before = self._topics.log_ends()
-        for process in self._running():
-            process.kill()
+        self.kill()
         started_s = time.monotonic()
-        self._launch_all()
+        self.launch()
         self._topics.wait_for_log_ends(before, self._processes[0])
         return time.monotonic() - started_s
+
+    @property
+    def data_dirs(self) -> dict[int, Path]:
+        """Returns where each node keeps its logs, by its id."""
+        return {node.id: self._folder(node) / "data" for node in self._nodes}
+
+    def kill(self) -> None:
+        """Ends all nodes by SIGKILL; their data stays."""
+        for process in self._running():
+            process.kill()
+
+    def launch(self) -> None:
+        """Starts all nodes on the data that is there; returns once they serve."""
+        self._processes = [self._launch(node) for node in self._nodes]
+        for node, process in zip(self._nodes, self._processes, strict=True):
+            # The listener is opened last, once the broker is registered and unfenced.
+            wait_for_listener(process, node.host, node.port)
 
     # --- the processes ---
 
@@ -171,7 +189,7 @@ class ApacheKafka:
         return self._processes
 
     def _no_topics(self) -> Topics:
-        data_dirs = [self._folder(node) / "data" for node in self._nodes]
+        data_dirs = list(self.data_dirs.values())
         return Topics(self.bootstrap, data_dirs, replicas=self._replicas, config=self._topic_config)
 
     def _folder(self, node: Node) -> Path:
@@ -180,19 +198,13 @@ class ApacheKafka:
     def _properties(self, node: Node) -> Path:
         return self._folder(node) / "server.properties"
 
-    def _launch_all(self) -> None:
-        self._processes = [self._launch(node) for node in self._nodes]
-        for node, process in zip(self._nodes, self._processes, strict=True):
-            # The listener is opened last, once the broker is registered and unfenced.
-            wait_for_listener(process, node.host, node.port)
-
     def _launch(self, node: Node) -> PinnedProcess:
         properties = str(self._properties(node))
         return PinnedProcess(
             [java(), *HEAP, *JVM, QUIET, "-cp", self._class_path(), "kafka.Kafka", properties],
             cores=self._cores,
             log=self._folder(node) / "broker.log",
-            env=JAVA_ENV,
+            env={**JAVA_ENV, **self.environments.get(node.id, {})},
         )
 
     def _format(self, node: Node, cluster_id: str) -> None:

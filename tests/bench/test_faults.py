@@ -205,7 +205,8 @@ def test_the_disk_obeys_and_loses_what_was_not_durable(tmp_path: Path) -> None:
     data = tmp_path / "data"
     (data / "t-0").mkdir(parents=True)
     path = data / "t-0" / f"{0:020}.log"
-    disk = Disk(ensure_library(tmp_path / "library"), data, tmp_path / "faults", Orders())
+    disk_library = ensure_library(tmp_path / "library")
+    disk = Disk(disk_library, data, tmp_path / "faults", Orders())
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)],
         stdin=subprocess.PIPE,
@@ -236,9 +237,11 @@ def test_the_disk_obeys_and_loses_what_was_not_durable(tmp_path: Path) -> None:
     whole, torn = set[int](), set[int]()
     for seed in range(20):
         path.write_bytes(written)
+        disk = Disk(disk_library, data, tmp_path / "faults", Orders())
         lost_bytes = disk.cut_unsynced(random.Random(seed))
         assert len(path.read_bytes()) + lost_bytes == len(written)
         (whole if path.read_bytes() == written[:8] else torn).add(path.stat().st_size)
+        assert disk.cut_unsynced(random.Random(seed)) == 0, "what has survived a power cut is durable"
     assert whole == {8} and torn and min(torn) >= 8 and max(torn) < len(written)
 
 
