@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.partition import Partition
+from headrace.broker.replicas.retention import CHECKPOINT_WAIT_MS
 from headrace.log.config import UNLIMITED
 from headrace.log.directory import PartitionName
 from simulation.sim_clients import TOPIC, Acknowledged
@@ -34,9 +35,9 @@ SEGMENT_MS: Final = (1_500, 4_000, 60_000)
 RETENTION_BYTES: Final = (UNLIMITED, UNLIMITED, 6_000)
 SEGMENT_BYTES: Final = (1_024, 2_048, 1 << 20)
 CHECK_MS: Final = 500
-LOOKS_MS: Final = 3 * CHECK_MS
+LOOKS_MS: Final = 2 * (CHECK_MS + CHECKPOINT_WAIT_MS)
 """A log may hold two segments beyond `retention.bytes`, and what came in this time: until its leader looks,
-tells its followers, and they look.
+has saved a checkpoint first, tells its followers, and they do the same.
 """
 PAUSES_MS: Final = (300.0, 1_000.0, 3_000.0, 20_000.0)
 """Of a producer: after the longest a whole log has expired."""
