@@ -18,7 +18,7 @@ The file, in the machine's byte order, all at multiples of 8:
 What batches hold (`wire.content`) is not kept: a dead publisher's events are compared by number alone.
 
 A record is complete once `used bytes` includes it. Each one that a SIGKILL can cut off is written by a single
-store of 8 bytes, which no kill divides.
+store of 8 bytes, which no kill divides (`events.words`).
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from uuid import UUID
 from headrace.client import BatchIdentity
 from headrace.events.arrived import Arrived, packed, unpacked
 from headrace.events.handovers import HandoverCounts, PartState, SequenceRange
+from headrace.events.words import store
 from headrace.wire.primitives import NO_UUID
 
 logger = logging.getLogger(__name__)
@@ -103,7 +104,7 @@ class Journal:
         key = (topic, bucket_start_ms)
         if key == self._run_key and self._run_at:
             self._run_count += count
-            _INT64.pack_into(self._map, self._run_at, self._run_count)
+            store(self._map, self._run_at, self._run_count)
             return
         at = self._append(lambda: _HANDED_RECORD.pack(_HANDED, self._topic(topic), time_ms, count))
         self._run_key, self._run_count = key, count
@@ -126,7 +127,7 @@ class Journal:
     def begin_report(self, report_number: int) -> None:
         """Notes the number of a report before it is sent."""
         self._report_number = report_number
-        _INT64.pack_into(self._map, _REPORT_NUMBER_AT, report_number)
+        store(self._map, _REPORT_NUMBER_AT, report_number)
 
     def report_arrived(self, arrived: Arrived) -> None:
         """Notes that a report arrived: if the audit's topic loses it, a successor's report tells."""
@@ -225,7 +226,7 @@ class Journal:
         at = self._used
         self._map[at : at + len(record)] = record
         self._used = end
-        _INT64.pack_into(self._map, _USED_AT, end)
+        store(self._map, _USED_AT, end)
         return at
 
     def _grow(self, needed_bytes: int) -> bool:
@@ -248,7 +249,7 @@ class Journal:
         return packed(self._arrived, self._started_ms, overflowed=self._is_full)
 
     def _write_flags(self) -> None:
-        _INT64.pack_into(self._map, _FLAGS_AT, self._flags())
+        store(self._map, _FLAGS_AT, self._flags())
 
 
 class DeadJournal(NamedTuple):

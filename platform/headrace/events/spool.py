@@ -35,6 +35,7 @@ from crc32c import crc32c
 
 from headrace.client import BatchIdentity
 from headrace.events.journal import is_held
+from headrace.events.words import store
 from headrace.wire.primitives import Buffer
 
 logger = logging.getLogger(__name__)
@@ -60,7 +61,6 @@ CHECKED_AT: Final = 16
 IDENTITY: Final = struct.Struct("@qqqqqqq")
 """The fields of a `BatchIdentity` but its topic."""
 EVENT, BATCH, RENUMBERED, VOID = 1, 2, 3, 4
-_INT64: Final = struct.Struct("@q")
 _MARK: Final = struct.Struct("@qq")
 _CHECKED: Final = struct.Struct("@qqqqq")
 
@@ -94,7 +94,7 @@ class Ring:
             at = self._used
             self._map[at : at + len(entry)] = entry
             self._used = at + needed
-            _INT64.pack_into(self._map, USED_AT, self._used)
+            store(self._map, USED_AT, self._used)
             return self._generation, at
 
     def void(self, place: tuple[int, int]) -> None:
@@ -102,7 +102,7 @@ class Ring:
         generation, at = place
         with self._lock:
             if self._is_open and generation == self._generation:
-                _INT64.pack_into(self._map, at, VOID)
+                store(self._map, at, VOID)
 
     def close(self) -> int:
         """Ends writing; returns how many bytes of entries the newer file has."""
