@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -107,13 +108,13 @@ PEERS: Final[dict[str, tuple[str, Make]]] = {
 class Row:
     """What the cuts of one peer came to. `losing_cuts`: those before which something was acknowledged that is
     lost. `back_s`: from the start of the brokers until each partition had an acknowledgement. `problem`: why
-    the run ended before its time; empty if it did not."""
+    the run ended before its time, and `lost` is not known then (None); else empty."""
 
     peer: str
     cuts: int
     losing_cuts: int
     acknowledged: int
-    lost: int
+    lost: int | None
     cut_bytes: int
     back_s: list[float]
     problem: str = ""
@@ -143,7 +144,7 @@ class _Run:
         self._cluster.create_topic(TOPIC, PARTITIONS)
         self._producer = self._start_producer()
         self._wait_until_live(time.monotonic())
-        problem = ""
+        problem, lost = "", None
         try:
             for number in range(1, cuts + 1):
                 self._cut(number)
@@ -151,7 +152,7 @@ class _Run:
             lost, acknowledged, losing = self._judge()
         except (ProcessFailedError, FaultsError) as error:
             problem = str(error).splitlines()[0]
-            lost, acknowledged, losing = 0, self._progress.acknowledged, 0
+            lost, acknowledged, losing = None, self._progress.acknowledged, 0
         back_s = [round(window.live_s - window.healed_s, 2) for window in self._windows]
         return Row(name, len(self._windows), losing, acknowledged, lost, self._cut_bytes, back_s, problem)
 
@@ -237,7 +238,7 @@ def show(rows: list[Row]) -> None:
     )
     for row in rows:
         longest_s = f"{max(row.back_s, default=0.0):.1f}"
-        lost = row.problem or f"{row.lost:,}"
+        lost = row.problem if row.lost is None else f"{row.lost:,}"
         table.add_row(
             PEERS[row.peer][0], str(row.cuts), f"{row.acknowledged:,}", lost, str(row.losing_cuts), longest_s
         )
@@ -245,10 +246,10 @@ def show(rows: list[Row]) -> None:
 
 
 def main() -> int:
-    cuts, seed = int(os.environ.get("CUTS") or 10), int(os.environ.get("SEED") or 1)
-    names = (os.environ.get("PEERS") or " ".join(PEERS)).split()
-    if unknown := set(names) - set(PEERS):
-        print(f"PEERS={' '.join(unknown)}: there are {', '.join(PEERS)}", file=sys.stderr)
+    try:
+        cuts, seed, names = _asked_for(os.environ)
+    except ValueError as error:
+        print(error, file=sys.stderr)
         return 2
     rows: list[Row] = []
     try:
@@ -265,6 +266,20 @@ def main() -> int:
         figures = {"cuts": cuts, "seed": seed, "rows": [asdict(row) for row in rows]}
         Path(path).write_text(json.dumps(figures, indent=2) + "\n")
     return exit_code(rows)
+
+
+def _asked_for(environment: Mapping[str, str]) -> tuple[int, int, list[str]]:
+    """Returns how many cuts of which seed, and of which peers. Raises `ValueError`."""
+    numbers = {"CUTS": 10, "SEED": 1}
+    for name in numbers:
+        given = environment.get(name) or str(numbers[name])
+        if not re.fullmatch("[1-9][0-9]{0,8}", given):
+            raise ValueError(f"{name}={given}: give a number from 1 to 999999999")
+        numbers[name] = int(given)
+    names = (environment.get("PEERS") or " ".join(PEERS)).split()
+    if unknown := sorted(set(names) - set(PEERS)):
+        raise ValueError(f"PEERS={' '.join(unknown)}: there are {', '.join(PEERS)}")
+    return numbers["CUTS"], numbers["SEED"], names
 
 
 def _home() -> Path:

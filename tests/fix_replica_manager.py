@@ -15,7 +15,7 @@ from headrace.broker.cluster import ClusterView
 from headrace.broker.leadership.resigning import Resigning
 from headrace.broker.partitions import Partitions
 from headrace.broker.replicas.fetchers import Fetchers
-from headrace.broker.replicas.followed_logs import FollowedPartitions
+from headrace.broker.replicas.followed_partitions import FollowedPartitions
 from headrace.broker.replicas.manager import ReplicaManager
 from headrace.broker.settings.config import BrokerConfig
 from headrace.broker.state import BrokerState

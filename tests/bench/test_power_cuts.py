@@ -37,10 +37,17 @@ def test_nothing_acknowledged_is_lost_in_a_power_cut_of_all_brokers(tmp_path: Pa
     assert row["cut_bytes"] > 0, "nothing was cut off, so nothing was tried"
 
 
-def test_a_peer_that_is_not_known_is_named(tmp_path: Path) -> None:
-    done, _ = run(tmp_path, PEERS="headrace rabbit")
-    assert done.returncode == 2
-    assert done.stderr == f"PEERS=rabbit: there are {', '.join(PEERS)}\n"
+@pytest.mark.parametrize(
+    ("name", "given", "problem"),
+    [
+        ("PEERS", "headrace rabbit", f"PEERS=rabbit: there are {', '.join(PEERS)}"),
+        ("CUTS", "0", "CUTS=0: give a number from 1 to 999999999"),
+        ("SEED", "x", "SEED=x: give a number from 1 to 999999999"),
+    ],
+)
+def test_what_cannot_be_run_is_named(tmp_path: Path, name: str, given: str, problem: str) -> None:
+    done, _ = run(tmp_path, **{name: given})
+    assert (done.returncode, done.stderr) == (2, problem + "\n")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +55,7 @@ def test_a_peer_that_is_not_known_is_named(tmp_path: Path) -> None:
     [
         ({}, 0),
         ({"lost": 1}, 1),
-        ({"problem": "not live within 60 s"}, 1),
+        ({"lost": None, "problem": "not live within 60 s"}, 1),
         ({"peer": "kafka", "lost": 1}, 0),
         ({"peer": "headrace-replicated", "lost": 1}, 0),
     ],

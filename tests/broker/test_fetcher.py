@@ -23,7 +23,7 @@ from headrace.broker.replicas.fetcher import (
 )
 from headrace.broker.replicas.fetchers import Fetchers
 from headrace.broker.replicas.followed import PAUSE_MAX_MS, PAUSE_MIN_MS, FollowedPartition
-from headrace.broker.replicas.followed_logs import FollowedPartitions
+from headrace.broker.replicas.followed_partitions import FollowedPartitions
 from headrace.broker.settings.config import BrokerConfig
 from headrace.broker.settings.dynamic import Throttles
 from headrace.broker.workers import Workers

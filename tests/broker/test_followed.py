@@ -11,7 +11,7 @@ import pytest
 
 from fix_replica_manager import CountingWorkers
 from headrace.broker.replicas.followed import FollowedPartition
-from headrace.broker.replicas.followed_logs import FORGET_EVERY_BYTES, FollowedPartitions
+from headrace.broker.replicas.followed_partitions import FORGET_EVERY_BYTES, FollowedPartitions
 from headrace.broker.settings.config import BrokerConfig
 from headrace.log.directory import PartitionName
 from headrace.log.files import PAGE_BYTES

@@ -13,9 +13,9 @@ from uuid import UUID
 import pytest
 
 from fix_replica_manager import CountingWorkers
-from headrace.broker.replicas import followed_logs as followed_room
+from headrace.broker.replicas import followed_partitions as followed_room
 from headrace.broker.replicas.followed import FollowedPartition
-from headrace.broker.replicas.followed_logs import FollowedPartitions
+from headrace.broker.replicas.followed_partitions import FollowedPartitions
 from headrace.broker.settings.config import BrokerConfig
 from headrace.log import direct
 from headrace.log.appending import DIRECT_MIN_BYTES

@@ -231,38 +231,3 @@ def test_a_kill_at_any_moment_leaves_the_last_one_or_the_one_before(tmp_path: Pa
     number = 0 if dead.arrived is None else dead.arrived.report_number
     assert dead.report_number - 1 <= number <= dead.report_number
     assert dead.arrived is None or dead.arrived.made_ms == STARTED_MS + 1_000 * number
-
-
-KILLING = """
-import json, os, random, signal, sys, time
-from pathlib import Path
-from headrace.events.journal import Journal
-path, who, started_ms = Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
-journal = Journal(path, who, started_ms)
-
-def write(number):
-    journal.begin_report(number)
-    journal.hand_over("t", started_ms, started_ms, 1)
-
-write(1)
-count_at = journal._run_at
-for _ in range(400):
-    child = os.fork()
-    if not child:
-        for number in range(2, 10**9):
-            write(number)
-    time.sleep(random.uniform(0.0, 0.003))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    for at in (8, 16, count_at):
-        if not any(journal._map[at : at + 8]):
-            print(f"0 at {at}", flush=True)
-"""
-
-
-def test_no_kill_leaves_a_zero_where_a_number_was(tmp_path: Path) -> None:
-    """`Struct.pack_into` fills its place with zeros before it writes: a kill between left a report number of
-    0, and a count of 0."""
-    words = [sys.executable, "-c", KILLING, str(tmp_path / "a.journal"), json.dumps(WHO), str(STARTED_MS)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout == ""

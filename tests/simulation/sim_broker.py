@@ -206,7 +206,7 @@ class SimBroker:
         self.groups.coordinator._new_member_id = lambda name: f"{name}-{clock.draw.getrandbits(64):016x}"
         self.groups.serve(self.service, OffsetService(self.groups.coordinator, store, self.groups.when_known))
         parts = self.controller, self.replication, self.groups, store
-        self._watch = ClusterWatch(self.session, self.registry, self.state, *parts, self._serve)
+        self._watch = ClusterWatch(self.session, self.registry, self.state, *parts, self._open_listener)
         self.loop.put_hook_first(self.state.partitions.commit)
 
     def _make_state(self) -> BrokerState:
@@ -253,7 +253,7 @@ class SimBroker:
 
     def _begin(self) -> None:
         try:
-            self._watch.begin()
+            self._watch.open_logs()
         except CoordinationError:
             self.loop.call_later(RETRY_MS, self._begin)
             return
@@ -281,11 +281,11 @@ class SimBroker:
         self.is_registered = True
         self.replication.manager.begin(topics)
         self._ageing.begin(lambda _, call: self.loop.every(AGE_INTERVAL_MS, call), self.control)
-        self._watch.go_on()
+        self._watch.start()
         self._offline_news.start()
         self.controller.start()
 
-    def _serve(self) -> None:
+    def _open_listener(self) -> None:
         self.network.hosts.setdefault(self.number, Host(self.life, self.service, self.loop.wake))
 
     # --- what happens to it ---

@@ -129,7 +129,7 @@ class Broker:
         upkeep = OwnJobs(self._control, UPKEEP)
         store = GroupStore(self._session, self._control, lambda: registered(self._state), upkeep)
         parts = self._controller, self._replication, self._serve_groups(store, upkeep), store
-        self._watch = ClusterWatch(self._session, self._topics, self._state, *parts, self._serve)
+        self._watch = ClusterWatch(self._session, self._topics, self._state, *parts, self._open_listeners)
         self._listener = self._server.bind(*options.listen, self._service)
         self._peers = Peers(self._loop, bound=self._server.connections.bound, descriptors=descriptor_limit())
         self._front = self._bind_front(producer_ids)
@@ -140,7 +140,7 @@ class Broker:
             return
         # Writes come before responses, and responses before the next wait.
         self._loop.put_hook_first(self._state.partitions.commit)
-        self._watch.begin()
+        self._watch.open_logs()
         self._replication.manager.warn_of_strays()
         self._replication.manager.when_idle(lambda: self._own_work.submit(self._register, self._registered))
         self._disk.check()
@@ -267,11 +267,11 @@ class Broker:
             return
         self._replication.manager.begin(topics)
         self._ageing.begin(self._loop.every, self._own_work)
-        self._watch.go_on()
+        self._watch.start()
         self._offline_news.start()
 
-    def _serve(self) -> None:
-        """Serves clients, as soon as this broker sees its own registration."""
+    def _open_listeners(self) -> None:
+        """Serves clients from now on: this broker sees its own registration."""
         if self._is_ready:
             return
         self._is_ready = True

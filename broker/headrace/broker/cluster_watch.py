@@ -54,7 +54,7 @@ class ClusterWatch:
     registered: Callable[[], None]
     _created_zxid: int = 0
 
-    def begin(self) -> None:
+    def open_logs(self) -> None:
         """Reads the topics for the first time, and opens this broker's logs: before it registers, and before
         the loop turns. Raises `CoordinationError`; then nothing was opened."""
         self.session.ensure_path(znodes.TOPICS)
@@ -62,7 +62,7 @@ class ClusterWatch:
         self.replication.start(topics)
         self._see_topics(topics, created_zxid)
 
-    def go_on(self) -> None:
+    def start(self) -> None:
         """Tells of everything that is there now, and of each change, from now on."""
         BrokerConfigRegistry(self.session).watch(self._configs_changed)
         BrokerRegistry(self.session).watch(self._brokers_changed)

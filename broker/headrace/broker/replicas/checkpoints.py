@@ -12,7 +12,7 @@ from typing import Final
 from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
 from headrace.broker.replicas.followed import FollowedPartition
-from headrace.broker.replicas.followed_logs import FollowedPartitions
+from headrace.broker.replicas.followed_partitions import FollowedPartitions
 
 TURN_MS: Final = 500.0
 

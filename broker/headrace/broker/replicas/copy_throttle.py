@@ -13,6 +13,8 @@ from headrace.replication.throttling import SHARE_MIN_BYTES
 
 
 class CopyThrottle:
+    """What `follower.replication.throttled.rate` leaves. Its topic says whether it covers a partition."""
+
     def __init__(self, state: BrokerState) -> None:
         self._state = state
 

@@ -26,7 +26,7 @@ from typing import Final
 
 from headrace.broker.partition import Partition
 from headrace.broker.replicas.fetchers import Fetchers
-from headrace.broker.replicas.followed_logs import FollowedPartitions
+from headrace.broker.replicas.followed_partitions import FollowedPartitions
 from headrace.broker.state import CUT_OFF, BrokerState
 from headrace.log.directory import PartitionName
 

@@ -20,7 +20,7 @@ from headrace.broker.replicas.copy_throttle import CopyThrottle
 from headrace.broker.replicas.cuts import Cut, log_cut
 from headrace.broker.replicas.fetch_session import SESSION_ENDED, FetchSession, Key
 from headrace.broker.replicas.followed import FollowedPartition
-from headrace.broker.replicas.followed_logs import FollowedPartitions
+from headrace.broker.replicas.followed_partitions import FollowedPartitions
 from headrace.broker.state import BrokerState
 from headrace.client.calls import fetch_call
 from headrace.log.errors import LogError

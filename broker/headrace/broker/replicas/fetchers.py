@@ -7,7 +7,7 @@ import logging
 from headrace.broker.network.peers import Peers
 from headrace.broker.replicas.fetcher import Fetcher
 from headrace.broker.replicas.followed import NO_LEADER, FollowedPartition
-from headrace.broker.replicas.followed_logs import FollowedPartitions
+from headrace.broker.replicas.followed_partitions import FollowedPartitions
 from headrace.broker.state import BrokerState
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """One partition that this broker follows: what its log holds, what its leader has told, which consumers wait.
 
-`followed_logs` owns all of them, and what threads do with their logs; `fetcher` decides what is appended and
-cut.
+`followed_partitions` owns all of them, and what threads do with their logs; `fetcher` decides what is
+appended and cut.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from headrace.broker.replicas.closing import Closing
 from headrace.broker.replicas.fetchers import Fetchers
 from headrace.broker.replicas.folders import Folders
 from headrace.broker.replicas.followed import FollowedPartition
-from headrace.broker.replicas.followed_logs import FollowedPartitions
+from headrace.broker.replicas.followed_partitions import FollowedPartitions
 from headrace.broker.replicas.offline import (
     LOOKED_AT_MAX,
     Fingerprint,

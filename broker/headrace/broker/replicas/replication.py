@@ -15,7 +15,7 @@ from headrace.broker.replicas.checkpoints import Checkpoints
 from headrace.broker.replicas.cut_off import CHECK_MS, CutOff
 from headrace.broker.replicas.fetcher import CLIENT_ID, RESPONSE_MORE_BYTES
 from headrace.broker.replicas.fetchers import Fetchers
-from headrace.broker.replicas.followed_logs import FollowedPartitions
+from headrace.broker.replicas.followed_partitions import FollowedPartitions
 from headrace.broker.replicas.in_sync_changes import InSyncChanges
 from headrace.broker.replicas.manager import ReplicaManager
 from headrace.broker.replicas.offline import LOOK_INTERVAL_MS

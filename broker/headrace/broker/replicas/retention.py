@@ -15,7 +15,7 @@ from headrace.broker.cold_reads import ColdReads
 from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
 from headrace.broker.replicas.followed import FollowedPartition
-from headrace.broker.replicas.followed_logs import FollowedPartitions
+from headrace.broker.replicas.followed_partitions import FollowedPartitions
 from headrace.broker.replicas.removals import Removals
 from headrace.log.retention import DELETED_AT_ONCE_MAX
 from headrace.log.segment import ColdSegmentError, Segment

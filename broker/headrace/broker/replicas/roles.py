@@ -15,7 +15,7 @@ from uuid import UUID
 from headrace.broker.partition import Partition
 from headrace.broker.replicas.fetchers import Fetchers
 from headrace.broker.replicas.followed import FollowedPartition
-from headrace.broker.replicas.followed_logs import FollowedPartitions
+from headrace.broker.replicas.followed_partitions import FollowedPartitions
 from headrace.broker.replicas.high_watermarks import HighWatermark, Known, of, still_known
 from headrace.broker.settings.config import TopicConfig
 from headrace.broker.state import BrokerState
