@@ -13,10 +13,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from headrace.log import identity
 from headrace.log.claims import CLAIMS_FILE, Claims
 from headrace.log.config import LogConfig
 from headrace.log.directory import LOCK_FILE, LogDirectory, PartitionName
 from headrace.log.errors import LogBusyError
+from headrace.log.names import IDENTITY
 
 NAME = PartitionName("t", 0)
 STRANGER_ID = 65_534
@@ -87,9 +89,7 @@ def test_another_user_of_the_host_keeps_no_log_closed(data_dir: Path) -> None:
 
 
 def _topic_id(data_dir: Path) -> UUID:
-    found = LogDirectory._topic_id(data_dir / str(NAME))
-    assert found is not None
-    return found
+    return UUID(identity.decode((data_dir / str(NAME) / IDENTITY).read_bytes()).topic_id)
 
 
 def test_files_of_an_older_broker_are_closed_to_others(data_dir: Path) -> None:

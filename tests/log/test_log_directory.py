@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from headrace.log.config import LogConfig
-from headrace.log.directory import OWNER_FILE, LogDirectory, PartitionName
+from headrace.log.directory import IDENTITY_FILE, OWNER_FILE, LogDirectory, PartitionName
 from headrace.log.errors import DirectoryLockedError, LogDamagedError
 from headrace.wire.records import Record, encode_batch
 
@@ -101,3 +101,59 @@ def test_only_the_named_topic_is_deleted(tmp_path: Path) -> None:
         assert left is not None and left.exists() and list(directory.partitions()) == []
     with LogDirectory(tmp_path) as directory:
         assert not left.exists(), "the next start finishes a deletion that a crash interrupted"
+
+
+def test_a_bit_that_rots_in_the_topics_id_is_damage_and_no_other_topic(tmp_path: Path) -> None:
+    """The log would be moved aside, and its broker would begin, and perhaps lead with, an empty one."""
+    with LogDirectory(tmp_path) as directory:
+        end = append(directory, FIRST)
+        identity = tmp_path / str(NAME) / IDENTITY_FILE
+        whole = identity.read_bytes()
+        damaged = 0
+        for at in range(len(whole)):
+            for bit in range(8):
+                identity.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+                try:
+                    log = directory.open(NAME, FIRST, LogConfig())
+                except LogDamagedError as error:
+                    assert str(identity) in str(error) and f'{{"topic_id": "{FIRST}"}}' in str(error)
+                    damaged += 1
+                else:
+                    assert log.end_address == end
+                    log.close()
+        assert damaged >= 8 * len(str(FIRST)), "the id's own bits"
+        assert not list(tmp_path.glob("*.stray"))
+
+
+def test_what_the_message_says_brings_the_log_back(tmp_path: Path) -> None:
+    with LogDirectory(tmp_path) as directory:
+        end = append(directory, FIRST)
+        identity = tmp_path / str(NAME) / IDENTITY_FILE
+        for lost in (b"", b"[]", b"[" * 100_000, identity.read_bytes().replace(b"-", b"_"), None):
+            identity.unlink() if lost is None else identity.write_bytes(lost)
+            with pytest.raises(LogDamagedError, match="nobody knows whose log this is") as told:
+                directory.open(NAME, FIRST, LogConfig())
+            said = str(told.value)
+            identity.write_text(said[said.index('{"topic_id') : said.index("}") + 1])
+            log = directory.open(NAME, FIRST, LogConfig())
+            assert log.end_address == end
+            log.close()
+
+
+def test_an_earlier_versions_folder_is_opened_and_gets_a_checksum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LogDirectory(tmp_path) as directory:
+        end = append(directory, FIRST)
+        identity = tmp_path / str(NAME) / IDENTITY_FILE
+        whole = identity.read_bytes()
+        identity.write_text(f'{{"topic_id": "{FIRST}"}}')
+
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("headrace.log.directory.replace_file", full)
+            directory.open(NAME, FIRST, LogConfig()).abandon()
+        assert directory.open(NAME, FIRST, LogConfig()).end_address == end
+        assert identity.read_bytes() == whole

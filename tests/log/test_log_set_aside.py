@@ -161,6 +161,18 @@ def test_several_bad_batches_in_a_row_cost_no_good_one_behind_them(tmp_path: Pat
     ]
 
 
+def test_a_folder_that_does_not_say_whose_it_is_is_damaged_and_not_set_aside(tmp_path: Path) -> None:
+    """The topic's id is in no batch: what `set-aside` made of the log its broker would not open either."""
+    folder = log_folder(tmp_path)
+    (folder / "partition.json").write_text("{")
+    kept = files(folder)
+    code, printed = command("check", tmp_path)
+    assert code == 1 and "partition.json" in printed and "1 partition is damaged" in printed
+    with pytest.raises(set_aside.SetAsideError, match="does not say whose log this is"):
+        set_aside.set_aside(folder)
+    assert files(folder) == kept
+
+
 def test_one_bad_batch_becomes_a_gap(tmp_path: Path) -> None:
     folder = log_folder(tmp_path)
     whole = b"".join(path.read_bytes() for path in segments(folder))

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from headrace.log import checkpoint, gaps, index
+from headrace.log import checkpoint, gaps, identity, index
 from headrace.log.errors import LogError
 from headrace.log.examine import BadRange, Examiner
 from headrace.log.files import OpenFile
@@ -20,6 +20,7 @@ from headrace.log.gaps import Gap
 from headrace.log.names import (
     ASIDE_SUFFIX,
     CUT_SUFFIX,
+    IDENTITY,
     INDEX_SUFFIX,
     SEGMENT_SUFFIX,
     SET_ASIDE_PLAN,
@@ -126,7 +127,7 @@ def check_partition(directory: Path) -> Report:
 def _read_lists(
     directory: Path, findings: list[Finding], *, has_segments: bool
 ) -> tuple[tuple[Gap, ...], checkpoint.Checkpoint | None]:
-    """Returns the accepted gaps and the checkpoint."""
+    """Returns the accepted gaps and the checkpoint; looks at the file that says whose log it is, too."""
     accepted: tuple[Gap, ...] = ()
     saved = None
     try:
@@ -139,6 +140,12 @@ def _read_lists(
         findings.append(Finding(checkpoint.FILE_NAME, 0, 0, str(error)))
     if saved is None and has_segments:
         findings.append(Finding(checkpoint.FILE_NAME, 0, 0, "it is missing or damaged"))
+    try:
+        identity.decode((directory / IDENTITY).read_bytes())
+    except FileNotFoundError:
+        pass  # a folder that was copied without it is read all the same; its broker would not open it
+    except ValueError as error:
+        findings.append(Finding(IDENTITY, 0, 0, str(error)))
     return accepted, saved
 
 

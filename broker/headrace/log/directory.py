@@ -10,19 +10,15 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 from uuid import UUID, uuid4
 
+from headrace.log import identity
 from headrace.log.claims import Claims, open_private
 from headrace.log.config import LogConfig
-from headrace.log.errors import (
-    DirectoryLockedError,
-    LogBusyError,
-    LogDamagedError,
-    OldLogFormatError,
-    damaged,
-)
+from headrace.log.errors import DirectoryLockedError, LogBusyError, LogDamagedError, OldLogFormatError
 from headrace.log.files import replace_file, sync_directory
 from headrace.log.names import IDENTITY, SEGMENT_SUFFIX
 from headrace.log.partition import PartitionLog
@@ -46,6 +42,13 @@ class PartitionName(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+class _Owner(NamedTuple):
+    """The topic of a folder. `has_checksum`: whether its file would show a bit that rots."""
+
+    topic_id: UUID
+    has_checksum: bool
 
 
 def partition_of(folder: str) -> PartitionName | None:
@@ -176,12 +179,16 @@ class LogDirectory:
 
     def _open(self, name: PartitionName, topic_id: UUID, config: LogConfig) -> PartitionLog:
         folder = self.path / str(name)
-        identity = folder / IDENTITY_FILE
-        if self._topic_id(folder) not in (None, topic_id):
+        owner = self._owner(folder, topic_id)
+        if owner is not None and owner.topic_id != topic_id:
             self._move_aside(folder, STRAY_SUFFIX)
-        if not identity.exists():
+            owner = None
+        if owner is None:
             folder.mkdir(exist_ok=True)
-            replace_file(identity, json.dumps({"topic_id": str(topic_id)}).encode())
+            replace_file(folder / IDENTITY_FILE, identity.encode(topic_id))
+        elif not owner.has_checksum:
+            with suppress(OSError):  # a disk that is full: the next start tries again
+                replace_file(folder / IDENTITY_FILE, identity.encode(topic_id))
         return PartitionLog(folder, config, self._clock_ms)
 
     def delete(self, name: PartitionName, topic_id: UUID) -> Path | None:
@@ -190,22 +197,24 @@ class LogDirectory:
         Returns None if there is no folder of that topic.
         """
         folder = self.path / str(name)
-        return self._move_aside(folder, DELETED_SUFFIX) if self._topic_id(folder) == topic_id else None
+        owner = self._owner(folder, topic_id)
+        is_its = owner is not None and owner.topic_id == topic_id
+        return self._move_aside(folder, DELETED_SUFFIX) if is_its else None
 
     @staticmethod
-    def _topic_id(folder: Path) -> UUID | None:
-        """Returns the id of the topic that a folder belongs to, `None` for a folder without any log. Raises
-        `LogDamagedError`.
+    def _owner(folder: Path, wanted: UUID) -> _Owner | None:
+        """Returns the topic that a folder belongs to, `None` for a folder without any log. `wanted`: the
+        topic that has its name now. Raises `LogDamagedError`.
         """
-        identity = folder / IDENTITY_FILE
         try:
-            return UUID(json.loads(identity.read_text())["topic_id"])
+            found = identity.decode((folder / IDENTITY_FILE).read_bytes())
+            return _Owner(UUID(found.topic_id), found.has_checksum)
         except FileNotFoundError:
             if any(folder.glob(f"*{SEGMENT_SUFFIX}")):
-                raise damaged(identity, 0, "the file is missing, so nobody knows whose log this is") from None
+                raise identity.unknown(folder, "the file is missing", wanted) from None
             return None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise damaged(identity, 0, f"the file does not hold a topic's id ({error})") from None
+        except ValueError as error:
+            raise identity.unknown(folder, error, wanted) from None
 
     def _move_aside(self, folder: Path, suffix: str) -> Path:
         count = 0

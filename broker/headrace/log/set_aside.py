@@ -20,7 +20,15 @@ from headrace.log.cutting import copy_range, unused
 from headrace.log.errors import LogDamagedError, LogError
 from headrace.log.files import OpenFile, replace_file, sync_directory
 from headrace.log.gaps import Gap
-from headrace.log.names import ASIDE_SUFFIX, GAPS, NEW_SUFFIX, SEGMENT_SUFFIX, SET_ASIDE_PLAN, file_name
+from headrace.log.names import (
+    ASIDE_SUFFIX,
+    GAPS,
+    IDENTITY,
+    NEW_SUFFIX,
+    SEGMENT_SUFFIX,
+    SET_ASIDE_PLAN,
+    file_name,
+)
 from headrace.process.clock import now_ms
 
 
@@ -180,6 +188,11 @@ def set_aside(
     if (directory / SET_ASIDE_PLAN).exists() and not dry_run:
         return Plan([], [], [], 0), finish(directory)
     report = check_partition(directory)
+    if any(found.file == IDENTITY for found in report.findings):
+        raise SetAsideError(
+            f"{directory / IDENTITY} does not say whose log this is: write it anew first, as its broker's "
+            "log says, or restore it from a backup; then repeat"
+        )
     planned = plan(report, resume_at)
     if not report.findings:
         return Plan([], [], [], planned.end), []

@@ -6,13 +6,12 @@ appends lies behind the end, and the reader of the segments finds the deleted on
 
 from __future__ import annotations
 
-import json
 import os
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.log import checkpoint, gaps
+from headrace.log import checkpoint, gaps, identity
 from headrace.log.check import durable_end
 from headrace.log.errors import LogError
 from headrace.log.examine import Examiner
@@ -106,8 +105,8 @@ def take(directory: Path, flushed: int | None) -> LogSnapshot:
 
 def _topic_id(directory: Path, small: dict[str, bytes]) -> str:
     try:
-        return str(json.loads(small[IDENTITY])["topic_id"])
-    except (KeyError, ValueError, TypeError):
+        return identity.decode(small[IDENTITY]).topic_id
+    except (KeyError, ValueError):
         raise LogError(
             f"{directory / IDENTITY} does not hold a topic's id: nobody knows whose log this is"
         ) from None
