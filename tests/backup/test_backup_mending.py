@@ -20,6 +20,7 @@ from headrace.backup.writer import Writer
 from headrace.log import snapshot
 from headrace.log.claims import Claims
 from headrace.log.partition import PartitionLog
+from headrace.wire.topic_names import TOPIC_NAME_LENGTH_MAX
 
 BACKED_UP = 20
 WRITTEN_LATER = 10
@@ -35,7 +36,8 @@ class World(NamedTuple):
     built: Built
 
     def mend(self, *, may_be_shorter: bool = False) -> Mended:
-        return mending.mend(self.backup, self.piece, "topic-0", self.data_dir, may_be_shorter=may_be_shorter)
+        name = self.folder.name
+        return mending.mend(self.backup, self.piece, name, self.data_dir, may_be_shorter=may_be_shorter)
 
     def served(self) -> bytes:
         """What the broker serves once it opens the log."""
@@ -45,10 +47,9 @@ class World(NamedTuple):
         return found
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
+def world_of(tmp_path: Path, partition: str) -> World:
     data_dir = tmp_path / "broker"
-    folder = data_dir / "topic-0"
+    folder = data_dir / partition
     folder.mkdir(parents=True)
     topic_id = str(uuid.uuid4())
     (folder / "partition.json").write_text(json.dumps({"topic_id": topic_id}))
@@ -58,13 +59,13 @@ def world(tmp_path: Path) -> World:
     taken = snapshot.take(folder, None)
     with Writer(backup, [], Pace()) as writer:
         for part in taken.segments:
-            writer.copy(f"broker/topic-0/{part.name}", folder / part.name, part.length_bytes)
+            writer.copy(f"broker/{partition}/{part.name}", folder / part.name, part.length_bytes)
         for name in taken.indexes:
-            writer.copy(f"broker/topic-0/{name}", folder / name)
+            writer.copy(f"broker/{partition}/{name}", folder / name)
         for name, small in taken.small_files.items():
-            writer.put(f"broker/topic-0/{name}", small)
+            writer.put(f"broker/{partition}/{name}", small)
         files = tuple(writer.files.values())
-    facts = {"partitions": {"topic-0": {"topic_id": topic_id, "start": 0, "end": taken.end}}}
+    facts = {"partitions": {partition: {"topic_id": topic_id, "start": 0, "end": taken.end}}}
     piece = Piece("broker", "broker", "east", "data/broker", facts)
     manifest.save(backup, Manifest(0, 0, "/home", "host", {}, {}, (piece,), files))
     log = PartitionLog(folder, SMALL)
@@ -74,6 +75,11 @@ def world(tmp_path: Path) -> World:
     log.close()
     data = b"".join(path.read_bytes() for path in segments(folder))
     return World(data_dir, folder, backup, piece, Built(data, [], len(data)))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return world_of(tmp_path, "topic-0")
 
 
 def flip(path: Path, at: int) -> None:
@@ -89,6 +95,15 @@ def test_a_flipped_bit_is_mended_and_what_was_written_later_stays(world: World) 
     assert done.end == len(world.built.data) and done.kept_as is not None
     assert done.kept_as.name == "topic-0.0.damaged"
     assert not list(world.data_dir.glob("*.restoring"))
+
+
+def test_the_longest_topic_is_mended(tmp_path: Path) -> None:
+    """Its folder's name leaves no room for a suffix."""
+    world = world_of(tmp_path, "t" * TOPIC_NAME_LENGTH_MAX + "-0")
+    flip(segments(world.folder)[1], 100)
+    done = world.mend()
+    assert world.served() == world.built.data
+    assert done.kept_as is not None and done.kept_as.name.endswith(".0.damaged")
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])

@@ -10,6 +10,7 @@ from headrace.log.config import LogConfig
 from headrace.log.directory import IDENTITY_FILE, OWNER_FILE, LogDirectory, PartitionName
 from headrace.log.errors import DirectoryLockedError, LogDamagedError
 from headrace.wire.records import Record, encode_batch
+from headrace.wire.topic_names import TOPIC_NAME_LENGTH_MAX
 
 NAME = PartitionName("page-view", 3)
 FIRST, SECOND = uuid4(), uuid4()
@@ -157,3 +158,19 @@ def test_an_earlier_versions_folder_is_opened_and_gets_a_checksum(
             directory.open(NAME, FIRST, LogConfig()).abandon()
         assert directory.open(NAME, FIRST, LogConfig()).end_address == end
         assert identity.read_bytes() == whole
+
+
+def test_the_longest_topic_is_deleted_and_made_again(tmp_path: Path) -> None:
+    """Kafka allows names of 249 characters; a suffix behind that was more than a file system takes."""
+    longest = [PartitionName("t" * TOPIC_NAME_LENGTH_MAX, 0), PartitionName("t" * TOPIC_NAME_LENGTH_MAX, 1)]
+    with LogDirectory(tmp_path) as directory:
+        for name in longest:
+            directory.open(name, FIRST, LogConfig()).close()
+            again = directory.open(name, SECOND, LogConfig())
+            assert again.end_address == 0
+            again.close()
+            assert directory.delete(name, SECOND) is not None
+        assert list(directory.partitions()) == []
+        assert len(list(tmp_path.glob("*.stray"))) == len(list(tmp_path.glob("*.deleted"))) == 2
+    LogDirectory(tmp_path).close()
+    assert not list(tmp_path.glob("*.deleted"))

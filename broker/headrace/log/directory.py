@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 from uuid import UUID, uuid4
 
+from crc32c import crc32c
+
 from headrace.log import identity
 from headrace.log.claims import Claims, open_private
 from headrace.log.config import LogConfig
@@ -30,6 +32,8 @@ IDENTITY_FILE: Final = IDENTITY
 LOG_FORMAT: Final = 2  # 1, until November 2026: batches had baseOffset = address
 PARTITION_DIGITS_MAX: Final = 10
 AGE_MAX: Final = 2**63 - 1
+NAME_MAX_BYTES: Final = 255
+"""Of a file or folder, on Linux. The longest topic's folder leaves less room than a suffix takes."""
 DELETED_SUFFIX: Final = ".deleted"
 STRAY_SUFFIX: Final = ".stray"
 
@@ -57,6 +61,17 @@ def partition_of(folder: str) -> PartitionName | None:
     if not topic or not (number.isascii() and number.isdecimal()) or len(number) > PARTITION_DIGITS_MAX:
         return None
     return PartitionName(topic, int(number))
+
+
+def aside_name(folder: str, ending: str) -> str:
+    """Returns a name beside a partition's folder: its own and `ending`, shorter if there is no room for both;
+    no two folders have one in common.
+    """
+    room = NAME_MAX_BYTES - len(ending)
+    if len(folder) > room:
+        digest = f"~{crc32c(folder.encode()):08x}"
+        folder = folder[: room - len(digest)] + digest
+    return folder + ending
 
 
 def lock(path: Path, way_out: str) -> int:
@@ -218,7 +233,7 @@ class LogDirectory:
 
     def _move_aside(self, folder: Path, suffix: str) -> Path:
         count = 0
-        while (aside := folder.with_name(f"{folder.name}.{count}{suffix}")).exists():
+        while (aside := folder.with_name(aside_name(folder.name, f".{count}{suffix}"))).exists():
             count += 1
         folder.rename(aside)
         sync_directory(self.path)

@@ -25,6 +25,7 @@ from headrace.log import gaps, snapshot
 from headrace.log.check import Finding, Report, check_partition
 from headrace.log.checkpoint import SIZE_MAX_BYTES, decode
 from headrace.log.claims import Claims
+from headrace.log.directory import aside_name
 from headrace.log.errors import LogError
 from headrace.log.files import replace_file, sync_directory
 from headrace.log.names import (
@@ -146,7 +147,7 @@ def mend(
             raise RefusedError(f"{target} is whole: nothing was changed")
         _check_covered(target, report, holes, source, may_be_shorter=may_be_shorter)
         check_room(data_dir, sum(entry.size_bytes for entry in files), f"the restore of {partition}")
-        new = data_dir / (partition + RESTORING)
+        new = data_dir / aside_name(partition, RESTORING)
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(mode=0o700)
         _build(target, new, report, holes, source)
@@ -350,7 +351,7 @@ def _exchange(new: Path, target: Path) -> Path | None:
         sync_directory(target.parent)
         return None
     number = 0
-    while (kept := target.with_name(f"{target.name}.{number}{DAMAGED}")).exists():
+    while (kept := target.with_name(aside_name(target.name, f".{number}{DAMAGED}"))).exists():
         number += 1
     old, fresh = os.fsencode(target), os.fsencode(new)
     if _LIBC.renameat2(_AT_FDCWD, fresh, _AT_FDCWD, old, _RENAME_EXCHANGE) == 0:
