@@ -10,7 +10,7 @@ says nothing.
 import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from headrace.coordination import documents, znodes
 from headrace.coordination.errors import CorruptNodeError
@@ -21,6 +21,9 @@ from headrace.process.text import is_host
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+TEXT_MAX_BYTES: Final = 2**15 - 1
+"""Of a string in Kafka's protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +63,16 @@ class BrokerRegistry:
         """Registers the broker until the node is released or this process ends; survives session losses.
 
         Waits for the node of a killed predecessor to expire, at most `wait_s` (default: three session
-        timeouts); then raises `NodeHeldError`: another live broker has this id.
+        timeouts); then raises `NodeHeldError`: another live broker has this id. Raises `CorruptNodeError` for
+        what other brokers would not believe.
         """
         fields = asdict(registration)
         del fields["epoch"], fields["is_stopping"]
+        data = documents.encode(fields)
+        parse(registration.broker_id, data)
         return self._session.hold_ephemeral(
             znodes.broker(registration.broker_id),
-            documents.encode(fields),
+            data,
             wait_s=wait_s,
             counter=znodes.registrations(registration.broker_id),
         )
@@ -126,10 +132,21 @@ def parse(broker_id: int, data: bytes) -> BrokerRegistration:
     except TypeError as error:
         raise CorruptNodeError(f"{path}: not a broker's registration: {error}") from None
     check_address(path, registration.host, registration.port)
-    for name in ("rack", "directory_id"):
-        if not isinstance(value := getattr(registration, name), str):
-            raise CorruptNodeError(f"{path}: {str(value)[:80]!r} is not a {name}")
+    for name in ("datacenter", "rack", "directory_id"):
+        if not _is_text(value := getattr(registration, name)):
+            raise CorruptNodeError(
+                f"{path}: {str(value)[:80]!r} is not a {name}: it must be UTF-8, of at most {TEXT_MAX_BYTES} "
+                "bytes"
+            )
     return registration
+
+
+def _is_text(value: object) -> bool:
+    """Whether it fits into what clients get: other text would end each Metadata request of everybody."""
+    try:
+        return isinstance(value, str) and len(value.encode()) <= TEXT_MAX_BYTES
+    except UnicodeEncodeError:  # half a character
+        return False
 
 
 def check_address(path: str, host: object, port: object) -> None:

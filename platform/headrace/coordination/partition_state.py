@@ -91,9 +91,12 @@ def parse_topic(path: str, data: bytes) -> tuple[UUID, dict[int, PartitionState]
     try:
         adding = by_partition(fields.get("adding_replicas", {}))
         removing = by_partition(fields.get("removing_replicas", {}))
+        listed = fields["partitions"]
+        if listed.keys() != {str(number) for number in range(len(listed))}:
+            raise ValueError("partitions are numbered from 0 on")
         return UUID(fields["topic_id"]), {
             p: PartitionState(NO_LEADER, 0, brokers, (), adding.get(p, ()), removing.get(p, ()))
-            for p, brokers in by_partition(fields["partitions"]).items()
+            for p, brokers in by_partition(listed).items()
         }
     except (KeyError, ValueError, TypeError, AttributeError):
         raise CorruptNodeError(f"{path}: not a topic's document: {data[:80]!r}") from None

@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 # One transaction must fit ZooKeeper's request limit (1 MiB); a partition takes about 250 bytes of it.
 PARTITIONS_PER_CHANGE_MAX: Final = 2000
+NAME_SHOWN_MAX: Final = 300
 CHANGES_MAX: Final = 20  # attempts to change a topic that another change interrupts
 
 
@@ -220,7 +221,7 @@ class TopicRegistry:
 
     def list(self) -> dict[str, TopicState]:
         """Returns all topics by name."""
-        names = self._session.children_or_empty(znodes.TOPICS)
+        names = _topic_names(self._session.children_or_empty(znodes.TOPICS))
         topics = dict(zip(names, read_documents(self._session, names), strict=True))
         partitions = self._session.get_many_small(map(znodes.partitions, names))
         known: dict[str, tuple[int, TopicState]] = {}
@@ -280,6 +281,14 @@ class TopicRegistry:
         if not isinstance(result, TopicRead):
             raise result
         return result.topic, result.stat.version
+
+
+def _topic_names(children: Sequence[str]) -> list[str]:
+    """Leaves out what no topic can be called: answers have no room for it, nor file systems."""
+    for name in children:
+        if not is_topic_name(name):
+            logger.error("%s: not a topic's name; it is left out", ascii(znodes.topic(name))[:NAME_SHOWN_MAX])
+    return [name for name in children if is_topic_name(name)]
 
 
 def _check_replicas(name: str, replicas: Mapping[int, tuple[int, ...]]) -> None:
