@@ -203,7 +203,9 @@ class PartitionLog(LogWriter):
         return deleted
 
     def truncate(self, address: int) -> None:
-        """Cuts off everything from `address`, a batch boundary, on. Raises `AddressOutOfRangeError`."""
+        """Cuts off everything from `address`, a batch boundary, on. Waits for the disk. Raises
+        `AddressOutOfRangeError`, `OSError`.
+        """
         if not self.start_address <= address <= self.end_address or self.position(address) != address:
             raise AddressOutOfRangeError(
                 f"{self.directory}: cannot truncate to {address}, no batch begins there"
@@ -212,6 +214,8 @@ class PartitionLog(LogWriter):
         known = save_cut(self.directory, self.start_address, address, self.notes.renew())
         segments = self._segments
         segments.truncate(self.directory, address)
+        # A deleted file that a power cut brings back would follow on what is written in its place.
+        sync_directory(self.directory)
         self.epochs.truncate(address)
         self.end_address = self.staged_end_address = address
         self.flushed_address = min(self.flushed_address, address)
