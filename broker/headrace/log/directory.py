@@ -20,7 +20,13 @@ from crc32c import crc32c
 from headrace.log import identity
 from headrace.log.claims import Claims, open_private
 from headrace.log.config import LogConfig
-from headrace.log.errors import DirectoryLockedError, LogBusyError, LogDamagedError, OldLogFormatError
+from headrace.log.errors import (
+    DirectoryLockedError,
+    LogBusyError,
+    LogDamagedError,
+    LogLostError,
+    OldLogFormatError,
+)
 from headrace.log.files import replace_file, sync_directory
 from headrace.log.names import IDENTITY, SEGMENT_SUFFIX
 from headrace.log.partition import PartitionLog
@@ -173,20 +179,36 @@ class LogDirectory:
             if name is not None and (folder / IDENTITY_FILE).exists():
                 yield name
 
-    def open(self, name: PartitionName, topic_id: UUID, config: LogConfig) -> PartitionLog:
+    def open(
+        self, name: PartitionName, topic_id: UUID, config: LogConfig, *, held_to: int = 0
+    ) -> PartitionLog:
         """Opens the log of a partition, and claims its files until `release`; creates it if it is new. Any
         thread may call.
 
-        The folder of an earlier topic of the same name is renamed (`.stray`), never deleted. Raises
-        `LogBusyError` while `headrace log set-aside` works there, and what `PartitionLog` raises.
+        The folder of an earlier topic of the same name is renamed (`.stray`), never deleted. `held_to`: the
+        address up to which others rely on what is known to have been here: then the folder must be there.
+        Raises `LogLostError` if it is not, `LogBusyError` while `headrace log set-aside` works there, and
+        what `PartitionLog` raises.
         """
         if not self._claims.take(str(name)):
             raise LogBusyError(f"{self.path / str(name)}: `headrace log set-aside` is at work there")
         try:
+            self._check_not_lost(name, held_to)
             return self._open(name, topic_id, config)
         except BaseException:
             self.release(name)
             raise
+
+    def _check_not_lost(self, name: PartitionName, held_to: int) -> None:
+        folder = self.path / str(name)
+        if held_to and not folder.exists():
+            raise LogLostError(
+                f"{folder}: the folder is missing. Its log held addresses up to {held_to}, and this replica "
+                "counts as in sync. If another one is alive that is in sync, or eligible, it leads, and this "
+                "one is fetched again. Else restore the folder from a backup; or let any other replica lead "
+                "by `kafka-leader-election --election-type unclean`, without what only this one had; or, if "
+                "there is no other, make an empty folder there: the log then begins anew"
+            )
 
     def release(self, name: PartitionName) -> None:
         """Gives up the claim on a partition's files, once its log was closed or abandoned."""

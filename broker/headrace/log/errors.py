@@ -39,6 +39,10 @@ class LogDamagedError(LogError):
     """Caused by the environment: bytes that were durable are missing or changed. Nothing was changed then."""
 
 
+class LogLostError(LogDamagedError):
+    """Caused by the environment: a log's folder is gone, as if nothing had ever been there."""
+
+
 def damaged(path: Path, address: int, cause: str) -> LogDamagedError:
     """Returns the error that names a file of a partition, the address, the cause and the ways out."""
     directory = path.parent

@@ -185,6 +185,7 @@ class ReplicaManager:
         topic_id = topic.topic_id
         opening = self._opening[name] = _Opening(topic_id)
         again = name in self._offline
+        held_to = self._roles.held_to(name, topic)
 
         def opened(tried: Tried | None, error: Exception | None) -> None:
             self._opening_now -= 1
@@ -208,7 +209,10 @@ class ReplicaManager:
         def begin() -> None:
             self._to_open.append(
                 lambda: self._workers.submit(
-                    lambda: try_to_open(self._directory, name, topic_id, config.log, again=again), opened
+                    lambda: try_to_open(
+                        self._directory, name, topic_id, config.log, again=again, held_to=held_to
+                    ),
+                    opened,
                 )
             )
             self._open_next()

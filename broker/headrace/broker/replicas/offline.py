@@ -17,7 +17,7 @@ from uuid import UUID
 
 from headrace.log.config import LogConfig
 from headrace.log.directory import LogDirectory, PartitionName
-from headrace.log.errors import LogBusyError, LogDamagedError, OldLogFormatError
+from headrace.log.errors import LogBusyError, LogDamagedError, LogLostError, OldLogFormatError
 from headrace.log.names import is_temporary
 from headrace.log.partition import PartitionLog
 from headrace.process.disk import is_full
@@ -41,15 +41,23 @@ class Tried(NamedTuple):
 
 
 def try_to_open(
-    directory: LogDirectory, name: PartitionName, topic_id: UUID, config: LogConfig, *, again: bool
+    directory: LogDirectory,
+    name: PartitionName,
+    topic_id: UUID,
+    config: LogConfig,
+    *,
+    again: bool,
+    held_to: int = 0,
 ) -> Tried:
-    """Opens a log. `again`: it was offline, and somebody may be restoring its files. Any thread."""
+    """Opens a log. `again`: it was offline, and somebody may be restoring its files. `held_to`: see
+    `LogDirectory.open`. Any thread.
+    """
     folder = directory.path / str(name)
     before = fingerprint(folder)
     try:
         if again:
             _check_that_nobody_writes(folder)
-        return Tried(directory.open(name, topic_id, config), None, before)
+        return Tried(directory.open(name, topic_id, config, held_to=held_to), None, before)
     except Exception as error:
         return Tried(None, error, before)
 
@@ -105,9 +113,12 @@ class OfflineLog:
     seen: Fingerprint | None = None
 
     def failed(self, tried: Tried, problem: str) -> None:
-        """Notes that it was tried, in vain. Damage and old formats stay what they are until files change."""
+        """Notes that it was tried, in vain. Damage and old formats stay what they are until files change; a
+        replica that is lost may count as in sync no more.
+        """
         self.problem = problem
-        self.waits_for_files = isinstance(tried.error, LogDamagedError | OldLogFormatError)
+        is_lost = isinstance(tried.error, LogLostError)
+        self.waits_for_files = isinstance(tried.error, LogDamagedError | OldLogFormatError) and not is_lost
         self.is_busy = isinstance(tried.error, LogBusyError)
         self.is_full = tried.error is not None and (
             is_full(tried.error) or is_full(tried.error.__cause__ or tried.error)

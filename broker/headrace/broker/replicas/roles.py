@@ -94,6 +94,15 @@ class Roles:
         topic_id, epoch = self._led.get(name, (topic.topic_id, NEVER))
         return len(state.replicas) == 1 or topic_id != topic.topic_id or state.leader_epoch > epoch
 
+    def held_to(self, name: PartitionName, topic: TopicState) -> int:
+        """Returns how far a log that is not open here is known to have held what others rely on, since its
+        replica counts as in sync, or as eligible; 0 if nobody does.
+        """
+        saved, state = self._known.get(name), topic.partitions[name.partition]
+        is_known = saved is not None and saved.topic_id == topic.topic_id
+        is_relied_on = self._state.broker_id in (*state.isr, *state.elr)
+        return saved.address if saved is not None and is_known and is_relied_on else 0
+
     # --- roles ---
 
     def topic_id(self, name: PartitionName) -> UUID | None:
