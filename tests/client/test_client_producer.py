@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
 from typing import Any
@@ -130,6 +131,41 @@ def test_a_callback_that_raises_has_no_other_effect(
     sender.flush(WAIT_S)
     assert sender.send("t", b"2").result(WAIT_S).offset > 0
     assert "a delivery callback failed" in caplog.text
+
+
+@pytest.mark.parametrize("raised", [SystemExit(1), asyncio.CancelledError()], ids=repr)
+def test_a_callback_that_exits_ends_no_producer(
+    raised: BaseException,
+    fake_cluster: StartCluster,
+    fast_producer: MakeProducer,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As `sys.exit` does it after a failed delivery: later records would wait for ever."""
+    sender = fast_producer(fake_cluster())
+
+    def leave(metadata: RecordMetadata | None, error: ClientError | None) -> None:
+        raise raised
+
+    sender.send("t", b"1", on_delivery=leave)
+    sender.flush(WAIT_S)
+    assert sender.send("t", b"2").result(WAIT_S).offset > 0
+    assert "a delivery callback failed" in caplog.text
+
+
+def test_a_sender_thread_that_ends_leaves_nobody_waiting(
+    fake_cluster: StartCluster, fast_producer: MakeProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = fast_producer(fake_cluster(), linger_ms=10_000, delivery_timeout_ms=20_000)
+    sender.send("t", b"1").result(WAIT_S)
+    future = sender.send("t", b"2")
+
+    def leave() -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(sender._sender, "run_round", leave)
+    sender._network.wake()
+    with pytest.raises(ClientError, match="create a new producer"):
+        future.result(WAIT_S)
 
 
 def test_batches_close_by_size_and_by_linger(fake_cluster: StartCluster, fast_producer: MakeProducer) -> None:

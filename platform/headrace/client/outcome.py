@@ -48,12 +48,22 @@ class DeliveryOutcome:
         if event is not None:
             event.set()
         for callback in callbacks:
-            call_safely(callback)
+            call_in_sender(callback)
 
 
 def call_safely(callback: Callable[[], None]) -> None:
-    """Calls the application's code and logs what it raises, so that it cannot end the sender thread."""
+    """Calls the application's code in its own thread, and logs the errors that it raises."""
     try:
         callback()
     except Exception:
+        logger.exception("a delivery callback failed")
+
+
+def call_in_sender(callback: Callable[[], None]) -> None:
+    """Calls the application's code and logs whatever it raises, so that it cannot end the sender thread:
+    `sys.exit` and asyncio's `CancelledError` raise what is no `Exception`.
+    """
+    try:
+        callback()
+    except BaseException:
         logger.exception("a delivery callback failed")

@@ -24,7 +24,7 @@ from headrace.client.faults import BatchFate, BatchInterceptor
 from headrace.client.network import Network
 from headrace.client.observer import BatchObserver
 from headrace.client.ordering import PartitionQueue
-from headrace.client.outcome import call_safely
+from headrace.client.outcome import call_in_sender
 from headrace.client.producer_ids import ProducerIds
 from headrace.client.settings import ProducerSettings
 from headrace.wire.errors import ErrorCode
@@ -124,7 +124,7 @@ class Sender:
         try:
             while not self._stopping:
                 self.run_round()
-        except Exception as failure:
+        except BaseException as failure:  # whatever ends it: others wait for its batches
             logger.exception("the sender thread failed")
             error = ClientError(f"the producer's sender thread failed: {failure!r}; create a new producer")
         self._stopping = True
@@ -191,7 +191,7 @@ class Sender:
     def _notify(self, event: str, *arguments: object) -> None:
         """Calls the observer's method `event`."""
         if self._observer is not None:
-            call_safely(partial(getattr(self._observer, event), *arguments))
+            call_in_sender(partial(getattr(self._observer, event), *arguments))
 
     def _refuse_all(self, error: ClientError) -> None:
         """Fails all batches without numbers, now and later: no producer id is available."""
