@@ -168,6 +168,17 @@ def test_a_sender_thread_that_ends_leaves_nobody_waiting(
         future.result(WAIT_S)
 
 
+@pytest.mark.parametrize("partition", [1.0, 0.5, "1", b"1"])
+def test_a_partition_that_is_no_number_is_refused_at_once(
+    partition: Any, fake_cluster: StartCluster, fast_producer: MakeProducer
+) -> None:
+    """It would end the sender thread, and fail the records of all other callers."""
+    sender = fast_producer(fake_cluster(partitions=3))
+    with pytest.raises(TypeError, match=f"partition must be an int or None, not {type(partition).__name__}"):
+        sender.send("t", b"v", partition=partition)
+    assert sender.send("t", b"v", partition=True).result(WAIT_S).partition == 1
+
+
 def test_batches_close_by_size_and_by_linger(fake_cluster: StartCluster, fast_producer: MakeProducer) -> None:
     cluster = fake_cluster()
     sender = fast_producer(cluster, linger_ms=30, batch_size_bytes=1000)

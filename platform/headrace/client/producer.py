@@ -174,6 +174,8 @@ class Producer(Client):
                 f"{topic}: the value has {len(value)} bytes,"
                 f" max_request_size_bytes is {self._settings.max_request_size_bytes}"
             )
+        if type(partition) is not int and partition is not None:
+            partition = _as_partition(partition)  # raises here, not later in the sender thread
         until_s = None
         count = self._network.cluster.partition_counts.get(topic)
         if not count or (partition is not None and not 0 <= partition < count):
@@ -305,6 +307,13 @@ def _as_timestamp(value: int) -> int:
     if not INT64_MIN <= timestamp_ms <= INT64_MAX:
         raise ValueError(f"timestamp_ms must fit in 64 bits, {timestamp_ms} does not")
     return timestamp_ms
+
+
+def _as_partition(value: object) -> int:
+    try:
+        return index(value)  # type: ignore[arg-type]  # what has no index is refused
+    except TypeError:
+        raise TypeError(f"partition must be an int or None, not {type(value).__name__}") from None
 
 
 def _as_bytes(name: str, value: object) -> bytes:
