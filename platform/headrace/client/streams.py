@@ -43,7 +43,9 @@ class MessageStream:
         self._queue_bytes = 0
         self._full = False
         self._queue: deque[ConsumerRecord] = deque()
-        self._changed = threading.Condition()
+        # Entered by itself: a signal's handler may raise in what `Condition` adds to it, with the lock held.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._in_hand: ConsumerRecord | None = None
         self._reader: int | None = None
         self._consumed: dict[TopicPartition, int] = {}
@@ -66,7 +68,7 @@ class MessageStream:
     def get(self, timeout_s: float) -> ConsumerRecord | None:
         """Returns the next message, or None if none arrives within `timeout_s` or the group was closed."""
         self._check_not_forked()  # first: another thread may have held the lock during the fork
-        with self._changed:
+        with self._lock:
             self._reader = threading.get_ident()
             self._mark_consumed()
             if not self._queue:
@@ -102,7 +104,7 @@ class MessageStream:
         return is_short and self._queue_bytes < QUEUE_MAX_BYTES // divisor
 
     def put(self, records: list[ConsumerRecord]) -> None:
-        with self._changed:
+        with self._lock:
             self._queue.extend(records)
             self._queue_bytes += sum(map(_size_bytes, records))
             self._full = self._full or not self._is_below(1)
@@ -110,13 +112,13 @@ class MessageStream:
 
     def mark_consumed_by(self, thread_id: int) -> None:
         """Counts the message last returned as consumed if this thread reads the stream."""
-        with self._changed:
+        with self._lock:
             if self._reader == thread_id:
                 self._mark_consumed()
 
     def drain(self, grace_s: float) -> None:
         """Discards the queue, then waits at most `grace_s` until the message last returned is consumed."""
-        with self._changed:
+        with self._lock:
             self._clear()
             self._changed.wait_for(lambda: self._in_hand is None, grace_s)
 
@@ -127,18 +129,18 @@ class MessageStream:
 
     def consumed(self) -> dict[TopicPartition, int]:
         """Returns, by partition, the offset after the last message consumed since `reset_positions`."""
-        with self._changed:
+        with self._lock:
             return dict(self._consumed)
 
     def reset_positions(self) -> None:
         """Prepares for a new assignment: the message last returned will not count as consumed."""
-        with self._changed:
+        with self._lock:
             self._consumed.clear()
             self._in_hand = None
 
     def end(self, error: ClientError | None) -> None:
         """Ends the iteration, with `error` if there is one."""
-        with self._changed:
+        with self._lock:
             self._clear()
             self._ended = True
             self._error = error

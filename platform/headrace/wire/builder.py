@@ -83,9 +83,10 @@ class BatchBuilder:
             if not self._has_room(record):
                 return 0
             bound_bytes = self.bound_bytes + record_bytes
-        self._pending.append(record)
+        # A signal's handler may raise after any call: numbers and records change in one step.
         self.bound_bytes = bound_bytes
         self.record_count = count = count + 1
+        self._pending.append(record)
         return count
 
     def _has_room(self, record: PendingRecord) -> bool:
@@ -98,12 +99,12 @@ class BatchBuilder:
         if not self._pending:
             return
         packed, latest_ms = _pack_records(self._pending, self._packed_count, self.base_timestamp_ms)
-        self._packed.append(packed)
-        self._packed_bytes += len(packed)
-        self._packed_count = self.record_count
-        self.bound_bytes = self._packed_bytes
-        self._max_timestamp_ms = max(self._max_timestamp_ms, latest_ms)
-        self._pending.clear()
+        pieces, pending = [*self._packed, packed], list[PendingRecord]()
+        packed_bytes, latest_ms = self._packed_bytes + len(packed), max(self._max_timestamp_ms, latest_ms)
+        # From here on without a call, after which a signal's handler may raise.
+        self._packed, self._pending = pieces, pending
+        self._packed_bytes = self.bound_bytes = packed_bytes
+        self._packed_count, self._max_timestamp_ms = self.record_count, latest_ms
 
     @property
     def size_bytes(self) -> int:

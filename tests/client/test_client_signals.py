@@ -1,0 +1,93 @@
+"""Clients under signals whose handlers raise, as Ctrl+C and watchdogs do: no lock stays held, no batch is torn."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from fix_client import MakeProducer, StartCluster, values
+from headrace.client.streams import MessageStream
+from headrace.client.unpacking import ConsumerRecord
+from headrace.wire.builder import BatchBuilder
+from headrace.wire.records import decode_columns
+
+WAIT_S = 60
+SIGNALS = 300
+GAP_S = (0.0002, 0.002)
+
+Interrupt = Callable[[Callable[[], object]], None]
+
+
+class SignalError(Exception):
+    pass
+
+
+@pytest.fixture
+def interrupted() -> Iterator[Interrupt]:
+    """Repeats a call until a signal's handler raises in it."""
+
+    def handle(*_: object) -> None:
+        raise SignalError
+
+    def repeat(call: Callable[[], object]) -> None:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(*GAP_S))
+            while True:
+                call()
+        except SignalError:
+            pass
+
+    before = signal.signal(signal.SIGALRM, handle)
+    yield repeat
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_send_holds_no_lock_after_it(
+    fake_cluster: StartCluster, fast_producer: MakeProducer, interrupted: Interrupt
+) -> None:
+    cluster = fake_cluster()
+    sender = fast_producer(cluster, delivery_timeout_ms=60_000)
+    sender.send("t", b"first").result(WAIT_S)
+    futures = []
+
+    def send() -> None:
+        futures.append(sender.send("t", b"v"))
+
+    for _ in range(SIGNALS):
+        interrupted(send)
+        assert sender._accumulator._lock.acquire(timeout=WAIT_S), "no thread will ever release it"
+        sender._accumulator._lock.release()
+    sender.flush(WAIT_S)
+    assert all(future.result(WAIT_S).offset >= 0 for future in futures)
+    stored = len(values(cluster.log())) - 1
+    assert len(futures) <= stored <= len(futures) + SIGNALS
+
+
+def test_a_batch_has_as_many_records_as_it_says(interrupted: Interrupt) -> None:
+    for _ in range(SIGNALS):
+        batch = BatchBuilder(2_000)
+
+        def add(batch: BatchBuilder = batch) -> None:
+            if not batch.append(1_000, None, b"v"):
+                batch.build()
+
+        interrupted(add)
+        columns = decode_columns(batch.build(), 0)
+        assert list(columns.offsets) == list(range(batch.record_count))
+
+
+def test_a_stream_holds_no_lock_after_it(interrupted: Interrupt) -> None:
+    stream = MessageStream(0, wants_more=lambda: None)
+    stream.put([ConsumerRecord("t", 0, i, 0, None, b"v", ()) for i in range(500_000)])
+    for _ in range(SIGNALS):
+        interrupted(lambda: stream.get(0.0))
+        # As the group's thread puts records in.
+        other = threading.Thread(target=stream.put, args=([],), daemon=True)
+        other.start()
+        other.join(WAIT_S)
+        assert not other.is_alive()
