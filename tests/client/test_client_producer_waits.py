@@ -80,6 +80,26 @@ def test_a_callback_does_not_wait_for_memory_that_only_its_thread_frees(
     assert all(future.exception(WAIT_S) is None for future in more)
 
 
+def test_a_callback_that_waits_for_another_delivery_is_told_at_once(
+    fake_cluster: StartCluster, fast_producer: MakeProducer
+) -> None:
+    """Only its own thread can deliver that record."""
+    producer = fast_producer(fake_cluster())
+    refused: list[str] = []
+
+    def send_another(metadata: RecordMetadata | None, error: ClientError | None) -> None:
+        try:
+            producer.send("t", b"2").result()
+        except RuntimeError as problem:
+            refused.append(str(problem))
+
+    producer.send("t", b"1", on_delivery=send_another)
+    producer.flush(WAIT_S)
+    assert refused == [
+        "t-0: a delivery callback that waits for another delivery would never return; use add_done_callback"
+    ]
+
+
 def test_keys_and_headers_count_as_well(fake_cluster: StartCluster, fast_producer: MakeProducer) -> None:
     producer = fast_producer(fake_cluster(), max_request_size_bytes=10_000, batch_size_bytes=1000)
     too_large: tuple[dict[str, Any], ...] = ({"key": b"k" * 20_000}, {"headers": [("h", b"v" * 20_000)]})

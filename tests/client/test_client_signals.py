@@ -1,4 +1,4 @@
-"""Clients under signals whose handlers raise, as Ctrl+C and watchdogs do: no lock stays held, no batch is torn."""
+"""Clients under signals whose handlers raise, as Ctrl+C does: no lock stays held, no batch is torn."""
 
 from __future__ import annotations
 

@@ -139,6 +139,7 @@ class Accumulator:
             created_s=self._clock(),
             bucket=bucket,
             record_limit=limit,
+            sender_ident=self.sender_ident,
         )
         batch.builder.add(record, record_bytes)
         self._open[topic, partition] = batch

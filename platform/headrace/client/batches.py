@@ -36,6 +36,7 @@ class ProducerBatch(DeliveryOutcome):
         "partition",
         "record_limit",
         "retry_at_s",
+        "sender_ident",
         "sent_s",
         "size_bytes",
         "surely_appended",
@@ -51,6 +52,7 @@ class ProducerBatch(DeliveryOutcome):
         created_s: float,
         bucket: int | None,
         record_limit: int | None,
+        sender_ident: int = 0,
     ) -> None:
         super().__init__()
         self.topic = topic
@@ -59,6 +61,7 @@ class ProducerBatch(DeliveryOutcome):
         self.created_s = created_s
         self.bucket = bucket  # the multiple of `batch_boundary_ms` that its timestamps are in
         self.record_limit = record_limit
+        self.sender_ident = sender_ident  # the thread that will finish it, and so never waits for it
         self.size_bytes = 0  # its share of the producer's memory
         self.identity = BatchIdentity(topic, partition, -1, -1, NO_SEQUENCE, 0, -1, -1)
         self.is_numbered = False

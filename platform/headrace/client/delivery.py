@@ -5,6 +5,7 @@ The records of a batch share one outcome, so a future is three words: its batch,
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -42,7 +43,9 @@ class DeliveryFuture:
         return self._batch.is_done
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Waits for delivery. Raises `TimeoutError` after `timeout` seconds, or the delivery's error."""
+        """Waits for delivery. Raises `TimeoutError` after `timeout` seconds, or the delivery's error; in a
+        delivery callback `RuntimeError`, instead of waiting.
+        """
         error = self.exception(timeout)
         if error is not None:
             raise error
@@ -50,6 +53,12 @@ class DeliveryFuture:
 
     def exception(self, timeout: float | None = None) -> ClientError | None:
         """Waits like `result`; returns the error, or None if the record was delivered."""
+        batch = self._batch
+        if not batch.is_done and timeout != 0 and batch.sender_ident == threading.get_ident():
+            raise RuntimeError(
+                f"{batch.topic}-{batch.partition}: a delivery callback that waits for another delivery would"
+                " never return; use add_done_callback"
+            )
         if not self._batch.wait(timeout):
             raise TimeoutError(
                 f"{self._batch.topic}-{self._batch.partition}: not delivered within {timeout:g} s"

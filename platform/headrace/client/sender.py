@@ -104,6 +104,7 @@ class Sender:
 
     def start(self) -> None:
         self._thread.start()
+        self._accumulator.sender_ident = self._thread.ident or 0
 
     @property
     def is_current_thread(self) -> bool:
@@ -120,7 +121,6 @@ class Sender:
 
     def _run(self) -> None:
         error: ClientError = ClosedError("the producer was closed before the record was delivered")
-        self._accumulator.sender_ident = threading.get_ident()
         try:
             while not self._stopping:
                 self.run_round()
