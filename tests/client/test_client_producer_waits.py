@@ -12,9 +12,11 @@ from fix_client import FakeCluster, MakeProducer, StartCluster, values
 from fix_fake_broker import Fault, refuse
 from headrace.client import DeliveryFuture, RecordMetadata
 from headrace.client.errors import (
+    BrokerError,
     BufferFullError,
     ClientError,
     DeliveryTimeoutError,
+    FlushTimeoutError,
     MetadataTimeoutError,
     RecordTooLargeError,
     RequestTimedOutError,
@@ -98,6 +100,39 @@ def test_a_callback_that_waits_for_another_delivery_is_told_at_once(
     assert refused == [
         "t-0: a delivery callback that waits for another delivery would never return; use add_done_callback"
     ]
+
+
+def test_flush_returns_after_the_callbacks(fake_cluster: StartCluster, fast_producer: MakeProducer) -> None:
+    """Else a caller that then looks for failed deliveries would miss those that are not reported yet."""
+    cluster = fake_cluster()
+    producer = fast_producer(cluster)
+    producer.send("t", b"1").result(WAIT_S)
+    failures: list[ClientError | None] = []
+
+    def report(metadata: RecordMetadata | None, error: ClientError | None) -> None:
+        time.sleep(0.1)
+        failures.append(error)
+
+    cluster.next(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_RECORD))
+    for _ in range(3):
+        producer.send("t", b"2", on_delivery=report)
+    producer.flush(WAIT_S)
+    assert [type(each) for each in failures] == [BrokerError] * 3
+
+
+def test_flush_says_when_a_callback_does_not_return(
+    fake_cluster: StartCluster, fast_producer: MakeProducer
+) -> None:
+    producer = fast_producer(fake_cluster())
+    ended = threading.Event()
+    future = producer.send("t", b"1", on_delivery=lambda *_: ended.wait(WAIT_S) and None)
+    assert future.result(WAIT_S).offset >= 0
+    with pytest.raises(
+        FlushTimeoutError, match=r"delivery callbacks of 1 batches have not returned after 0\.1 s"
+    ):
+        producer.flush(0.1)
+    ended.set()
+    producer.flush(WAIT_S)
 
 
 def test_keys_and_headers_count_as_well(fake_cluster: StartCluster, fast_producer: MakeProducer) -> None:

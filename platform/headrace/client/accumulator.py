@@ -219,11 +219,12 @@ class Accumulator:
         batch.log_append_time_ms = log_append_time_ms
         batch.error = error
         with self._lock:
-            del self._unfinished[batch]
             self._used_bytes -= batch.size_bytes
             if self._waiting_count:
                 self._memory_freed.notify_all()
         batch.finish()
+        with self._lock:
+            del self._unfinished[batch]  # not before: `flush` waits for its callbacks, too
 
     # --- flushing and closing ---
 

@@ -10,13 +10,16 @@ logger = logging.getLogger(__name__)
 
 
 class DeliveryOutcome:
-    """Done or not done. The event is created only if a thread waits."""
+    """Done or not done, and reported or not. The events are created only if a thread waits."""
 
-    __slots__ = ("_callbacks", "_event", "_lock", "is_done")
+    __slots__ = ("_callbacks", "_event", "_lock", "_reported", "is_done", "is_reported")
 
     def __init__(self) -> None:
         self.is_done = False
+        self.is_reported = False
+        """Whether the callbacks have returned, too."""
         self._lock = threading.Lock()
+        self._reported: threading.Event | None = None
         self._event: threading.Event | None = None
         self._callbacks: list[Callable[[], None]] = []
 
@@ -30,6 +33,16 @@ class DeliveryOutcome:
             if self._event is None:
                 self._event = threading.Event()
             event = self._event
+        return event.wait(timeout)
+
+    def wait_reported(self, timeout: float | None) -> bool:
+        """Waits like `wait`, and until the callbacks that were given before have returned."""
+        with self._lock:
+            if self.is_reported:
+                return True
+            if self._reported is None:
+                self._reported = threading.Event()
+            event = self._reported
         return event.wait(timeout)
 
     def when_done(self, callback: Callable[[], None]) -> None:
@@ -49,6 +62,11 @@ class DeliveryOutcome:
             event.set()
         for callback in callbacks:
             call_in_sender(callback)
+        with self._lock:
+            self.is_reported = True
+            reported = self._reported
+        if reported is not None:
+            reported.set()
 
 
 def call_safely(callback: Callable[[], None]) -> None:

@@ -211,23 +211,31 @@ class Producer(Client):
         return self._network.cluster.partition_count(topic) or self._wait_for_topic(topic, None, until_s)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Sends all accepted records and waits until each is delivered or has failed.
+        """Sends all accepted records and waits until each is delivered or has failed, and is reported:
+        delivery callbacks have returned.
 
         Raises `FlushTimeoutError` after `timeout_s`. Failures are in the futures, not raised here.
         """
         self._check_usable()
         if self._sender.is_current_thread:
             raise RuntimeError("flush in a delivery callback would never return")
-        if unfinished := self._flush(timeout_s):
-            raise FlushTimeoutError(f"{len(unfinished)} batches are not delivered after {timeout_s:g} s")
+        unfinished = self._flush(timeout_s, ProducerBatch.wait_reported)
+        if waiting := [batch for batch in unfinished if not batch.is_done]:
+            raise FlushTimeoutError(f"{len(waiting)} batches are not delivered after {timeout_s:g} s")
+        if unfinished:
+            raise FlushTimeoutError(
+                f"delivery callbacks of {len(unfinished)} batches have not returned after {timeout_s:g} s"
+            )
 
-    def _flush(self, timeout_s: float | None) -> list[ProducerBatch]:
-        """Returns the batches that are not finished after `timeout_s`."""
+    def _flush(
+        self, timeout_s: float | None, wait: Callable[[ProducerBatch, float | None], bool]
+    ) -> list[ProducerBatch]:
+        """Returns the batches for which `wait` has not ended after `timeout_s`."""
         until_s = None if timeout_s is None else self._clock() + timeout_s
         batches = self._accumulator.flush()
-        for batch in batches:
-            if not batch.wait(None if until_s is None else max(0.0, until_s - self._clock())):
-                return [batch for batch in batches if not batch.is_done]
+        for i, batch in enumerate(batches):
+            if not wait(batch, None if until_s is None else max(0.0, until_s - self._clock())):
+                return [each for each in batches[i:] if not wait(each, 0.0)]
         return []
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -241,7 +249,7 @@ class Producer(Client):
         self._closed = True
         self._accumulator.refuse(ClosedError("the producer is closed"))
         if not self._sender.is_current_thread:
-            self._flush(timeout_s)
+            self._flush(timeout_s, ProducerBatch.wait)  # a callback may wait for what the caller holds
         self._sender.stop(JOIN_WAIT_MAX_S)
 
     @property
