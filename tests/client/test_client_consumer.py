@@ -323,3 +323,26 @@ def test_invalid_settings(options: Any) -> None:
 def test_negative_offsets_are_no_positions(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     with pytest.raises(ValueError, match="seek_to_end"):
         consumer(cluster).seek("t", 0, -1)
+
+
+@pytest.mark.parametrize("value", [1.5, 1e12, 1 << 63, "7", None], ids=repr)
+def test_what_is_no_place_in_a_log_is_refused_at_once(
+    cluster: FakeCluster, consumer: MakeConsumer, value: Any
+) -> None:
+    """`time.time() * 1000` is a float, for example. A request cannot name it, and all fetches would end."""
+    reader = consumer(cluster)
+    reader.assign([("t", 0)])
+    says = "in 64 bits" if isinstance(value, int) else f"must be an int, not {value!r}"
+    with pytest.raises((TypeError, ValueError), match=says):
+        reader.seek("t", 0, value)
+    with pytest.raises((TypeError, ValueError), match=says):
+        reader.seek_to_timestamp("t", 0, value)
+
+
+def test_a_time_before_1970_is_before_all_records(cluster: FakeCluster, consumer: MakeConsumer) -> None:
+    """A broker takes -1 for the log's end, and -2 for its start."""
+    fill(cluster)
+    reader = consumer(cluster)
+    for timestamp_ms in (-1, -2, -(1 << 80)):
+        reader.seek_to_timestamp("t", 0, timestamp_ms)
+        assert read(reader, 20) == as_stored(cluster)

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from operator import index
 from typing import Final, Literal, TypeVar
 from uuid import UUID
 
@@ -27,6 +28,7 @@ from headrace.client.unpacking import ConsumerRecord, FetchedBatches, Unpacker
 from headrace.wire.errors import ErrorCode
 from headrace.wire.primitives import NO_UUID
 from headrace.wire.records import DECODE_LIMIT_BYTES
+from headrace.wire.timestamps import INT64_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +125,7 @@ class Consumer(Client):
         `topic_id`: of the topic in which the offset is, if that is known. If the topic was made again under
         its name since, `auto_offset_reset` decides, as for one that is made again while it is read.
         """
+        offset = _as_int64("an offset", offset)
         if offset < 0:
             raise ValueError(
                 f"an offset cannot be negative: {offset}; use seek_to_beginning or seek_to_end instead"
@@ -135,7 +138,9 @@ class Consumer(Client):
 
         Without such a batch, continues at the end.
         """
-        self._move(topic, partition, None, timestamp_ms)
+        timestamp_ms = _as_int64("a timestamp in ms", timestamp_ms)
+        # Nothing is older than 1970, and brokers take -1 for the log's end.
+        self._move(topic, partition, None, max(0, timestamp_ms))
 
     def seek_to_beginning(self, topic: str, partition: int) -> None:
         self._move(topic, partition, None, EARLIEST)
@@ -352,3 +357,14 @@ class Consumer(Client):
     def _move(self, topic: str, partition: int, offset: int | None, timestamp_ms: int | None) -> None:
         self._state(topic, partition).move_to(offset, timestamp_ms)
         self._unpacker.forget((topic, partition))
+
+
+def _as_int64(what: str, value: object) -> int:
+    """Raises what names the value: it would be a `struct.error` in a later `poll`, and end all fetches."""
+    try:
+        number = index(value)  # type: ignore[arg-type]  # what has no index is refused
+    except TypeError:
+        raise TypeError(f"{what} must be an int, not {value!r}") from None
+    if number > INT64_MAX:
+        raise ValueError(f"{what} must fit in 64 bits, {number} does not")
+    return number
