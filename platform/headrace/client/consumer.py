@@ -23,6 +23,7 @@ from headrace.client.errors import BrokerError, CorruptRecordsError, MetadataTim
 from headrace.client.fetching import Fetcher, FetchSettings
 from headrace.client.lifecycle import Client
 from headrace.client.network import Network
+from headrace.client.obstacles import obstacle
 from headrace.client.partition_fetch import PartitionFetch
 from headrace.client.unpacking import ConsumerRecord, FetchedBatches, Unpacker
 from headrace.wire.errors import ErrorCode
@@ -168,7 +169,9 @@ class Consumer(Client):
         while state.position is None:
             if state.error is not None:
                 raise state.error
-            self._check_time(until_s, f"{topic}-{partition}: no position after {timeout_s:g} s")
+            if self._clock() >= until_s:
+                found = obstacle(self._network, topic, partition)
+                self._check_time(until_s, f"{topic}-{partition}: no position after {timeout_s:g} s", found)
             self._fetcher.send()
             self._network.poll(self._wait_s(until_s))
         return state.position
@@ -224,9 +227,9 @@ class Consumer(Client):
             self._check_time(until_s, f"no metadata of topic {topic!r} after {timeout_s:g} s")
             self._network.poll(max(0.0, until_s - self._clock()))
 
-    def _check_time(self, until_s: float, problem: str) -> None:
+    def _check_time(self, until_s: float, problem: str, cause: str | None = None) -> None:
         if self._clock() >= until_s:
-            cause = self._network.last_error or "no broker responded"
+            cause = cause or str(self._network.last_error or "no broker responded")
             raise MetadataTimeoutError(f"{problem}: {cause}")
 
     # --- reading ---

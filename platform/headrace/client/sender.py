@@ -23,6 +23,7 @@ from headrace.client.errors import BrokerError, ClientError, ClosedError, Delive
 from headrace.client.faults import BatchFate, BatchInterceptor
 from headrace.client.network import Network
 from headrace.client.observer import BatchObserver
+from headrace.client.obstacles import obstacle
 from headrace.client.ordering import PartitionQueue
 from headrace.client.outcome import call_in_sender
 from headrace.client.producer_ids import ProducerIds
@@ -245,9 +246,8 @@ class Sender:
     def _cause(self, batch: ProducerBatch) -> str:
         if batch.error is not None:
             return str(batch.error)
-        if self.network.cluster.leader(batch.topic, batch.partition) is None:
-            return "the partition has no leader"
-        return str(self.network.last_error or "the broker is busy")
+        found = obstacle(self.network, batch.topic, batch.partition)
+        return found or str(self.network.last_error or "the broker is busy")
 
     def _retry_s(self, now_s: float) -> float | None:
         times = [queue.retry_at_s() for queue in self._busy.values()]
