@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fix_client import MakeProducer, StartCluster, values
-from fix_fake_broker import refuse
+from fix_fake_broker import FakeBroker, Fault, refuse
 from headrace.client import DeliveryFuture, RecordMetadata
 from headrace.client.errors import (
     BrokerError,
@@ -20,6 +20,7 @@ from headrace.client.errors import (
     RecordTooLargeError,
     UnknownTopicError,
 )
+from headrace.wire import messages
 from headrace.wire.apis import ApiKey
 from headrace.wire.batch import read_header
 from headrace.wire.compression import Codec
@@ -310,6 +311,27 @@ def test_no_broker_at_all(fake_cluster: StartCluster, fast_producer: MakeProduce
         sender.send("t", b"x")
     cluster.brokers[0].start()
     sender.send("t", b"x").result(WAIT_S)
+
+
+@pytest.mark.parametrize("named", [-1, -5, 3, 99])
+def test_a_broker_that_takes_no_version_of_api_versions_is_named(
+    named: int, fake_cluster: StartCluster, fast_producer: MakeProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it names was asked already, or is no version: the sender thread ended, or asked without an end."""
+    cluster = fake_cluster()
+    asked: list[messages.Request] = []
+
+    def refuse_it(broker: FakeBroker, request: messages.Request, fault: Fault) -> bytes:
+        asked.append(request)
+        return messages.unsupported_api_versions_response(request.correlation_id, [(18, 0, named)])
+
+    monkeypatch.setattr(cluster, "_api_versions", refuse_it)
+    sender = fast_producer(cluster, max_block_ms=500)
+    with pytest.raises(MetadataTimeoutError, match=f"refuses version 3 of ApiVersions, and names {named}"):
+        sender.send("t", b"v")
+    assert len(asked) < 30  # each over a connection of its own, after a pause
+    monkeypatch.undo()
+    sender.send("t", b"v").result(WAIT_S)
 
 
 def test_older_brokers_are_spoken_to_in_their_versions(

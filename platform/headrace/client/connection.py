@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from headrace.client.calls import SUPPORTED_VERSIONS, Call, api_versions_call
@@ -299,16 +300,18 @@ class BrokerConnection:
 
     def _negotiate(self, version: int) -> None:
         call = api_versions_call(SOFTWARE_VERSION)
-        self._send(call, version, self._on_versions, self._request_timeout_s)
+        self._send(call, version, partial(self._on_versions, version), self._request_timeout_s)
 
-    def _on_versions(self, body: Any, error: ClientError | None) -> None:
+    def _on_versions(self, asked: int, body: Any, error: ClientError | None) -> None:
         if error is not None:
             return
         offered = {key.api_key: (key.min_version, key.max_version) for key in body.api_keys}
         if body.error_code == ErrorCode.UNSUPPORTED_VERSION and len(offered) <= 1:
             # An older broker lists only ApiVersions itself in this response: repeat in its version.
             theirs_max = offered.get(ApiKey.API_VERSIONS, (0, 0))[1]
-            self._negotiate(min(theirs_max, SUPPORTED_VERSIONS[ApiKey.API_VERSIONS][1]))
+            if not 0 <= theirs_max < asked:  # nor would it answer the next question
+                raise WireError(f"it refuses version {asked} of ApiVersions, and names {theirs_max}")
+            self._negotiate(theirs_max)
             return
         if body.error_code not in (ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION):
             raise WireError(f"the response to ApiVersions is {ErrorCode(body.error_code).name}")
