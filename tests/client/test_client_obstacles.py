@@ -1,4 +1,4 @@
-"""A leader whose advertised address cannot be reached, while others answer: errors name it and its address."""
+"""A leader whose advertised address cannot be reached while others answer: errors name it and its address."""
 
 from __future__ import annotations
 
