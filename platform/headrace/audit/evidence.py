@@ -251,7 +251,8 @@ _NO_EVIDENCE: Final = PartitionEvidence()
 class Evidence:
     """Everything that is known about one hour of one topic from one datacenter.
 
-    `publisher_names`: producer id → key of `publishers`, from reports on any hour. `latest`: (partition,
+    `publisher_names`: producer id → key of `publishers`, from reports on any hour. `unclosed`: those that
+    have had events of the topic, in any hour, and have not closed. `latest`: (partition,
     producer id) → the highest (epoch, sequence) in the datacenter's log, of any hour. `touched_ms`: when the
     newest record about this hour was reported. `counted_from`: see `audit.topic.declarations`. `acceptances`:
     by the digests of findings, of any datacenter.
@@ -272,6 +273,7 @@ class Evidence:
     rows: Mapping[int, WrittenRows] = field(default_factory=dict)
     loads: Mapping[int, tuple[LoadedContent, ...]] = field(default_factory=dict)
     publishers: Mapping[str, PublisherState] = field(default_factory=dict)
+    unclosed: frozenset[str] = frozenset()
     publisher_names: Mapping[int, str] = field(default_factory=dict)
     latest: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     touched_ms: int = 0

@@ -11,6 +11,8 @@ from typing import Final
 HOUR_MS: Final = 3_600_000
 CORRUPT_HOURS_MAX: Final = 24
 END_STALE_MAX_MS: Final = 5_000  # how old the end address in a heartbeat may be
+NEXT_REPORT_MS: Final = 30_000
+"""For how long after a publisher's last report it may have had events that none tells: three intervals."""
 FIRST_NAMED_MS: Final = -62_135_596_800_000  # 0001-01-01 00:00:00
 LAST_NAMED_MS: Final = 253_402_300_799_999  # 9999-12-31 23:59:59.999
 

@@ -38,6 +38,7 @@ from headrace.audit.gathering.publishers import (
     missing_reports,
     publisher_names,
     publishers,
+    unclosed,
     withdrawn,
 )
 from headrace.audit.gathering.repairs import acceptances_of, moved_claims, resent_rows, with_numbers
@@ -96,6 +97,7 @@ def evidence(connection: Connection, topic: str, hours_ms: list[int]) -> Iterato
     datacenters = datacenters_of(connection, topic)
     partitions = facts.partition_evidence()
     states = {name: publishers(connection, name) for name in datacenters}
+    open_ones = {name: unclosed(connection, topic, name) for name in datacenters}
     names = {name: publisher_names(connection, name) for name in datacenters}
     held = (facts.named, facts.hours, facts.logs)
     numbers = {name: needed_numbers(connection, topic, name, *held) for name in datacenters}
@@ -120,6 +122,7 @@ def evidence(connection: Connection, topic: str, hours_ms: list[int]) -> Iterato
             found = _evidence(facts, common, partitions, numbers[datacenter])
             yield replace(
                 found,
+                unclosed=open_ones[datacenter],
                 missing_reports=missing[datacenter],
                 lost_logs=lost[datacenter],
                 unsound_files=unsound[hour_ms],

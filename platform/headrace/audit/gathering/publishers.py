@@ -44,6 +44,22 @@ def publishers(connection: Connection, datacenter: str) -> dict[str, PublisherSt
     }
 
 
+def unclosed(connection: Connection, topic: str, datacenter: str) -> frozenset[str]:
+    """Returns the publishers that have had events of a topic, in any hour, and have not closed."""
+    table, published = tables.publishers, measured_tables.published
+    if not columns_of(connection, published):
+        return frozenset()  # an older version made the store
+    query = (
+        select(table.c.publisher)
+        .join(
+            published,
+            (published.c.datacenter == table.c.datacenter) & (published.c.publisher == table.c.publisher),
+        )
+        .where(table.c.datacenter == datacenter, published.c.topic == topic, ~table.c.closed)
+    )
+    return frozenset(connection.execute(query).scalars())
+
+
 def clock_skews(connection: Connection) -> defaultdict[tuple[str, str], int]:
     """Returns (datacenter, publisher) → by how many ms its clock is ahead; 0 for one that is right."""
     rows = connection.execute(select(measured_tables.clocks).where(measured_tables.clocks.c.skew_ms != 0))

@@ -24,6 +24,7 @@ from headrace.audit.store.kept import take_turn
 from headrace.audit.store.store import AuditStore
 from headrace.audit.times import HOUR_MS, OUTSIDE_MS
 from headrace.audit.topic.records import DATACENTER_TIER
+from headrace.audit.verdicts.silence import may_have_stopped_in
 from headrace.audit.verdicts.verdicts import judge
 
 POLICY: Final = Policy()
@@ -119,6 +120,8 @@ def is_settled(evidence: Evidence, verdict: Verdict, policy: Policy = POLICY) ->
     if not (is_plain and is_one_topic) or said_of_files or has_damage:
         return False
     if last_ms is None or last_ms < evidence.end_ms:
+        return False
+    if any(may_have_stopped_in(evidence, evidence.publishers[each]) for each in evidence.unclosed):
         return False
     return all(
         _is_past(evidence.publishers.get(each.publisher), each.reported_ms, evidence.end_ms, policy)

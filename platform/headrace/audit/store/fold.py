@@ -18,7 +18,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 
 from headrace.audit.batches.tally import Span
 from headrace.audit.intervals import Interval
-from headrace.audit.store import kept, tables
+from headrace.audit.store import kept, measured_tables, tables
 from headrace.audit.store.cover import Candidate, choose
 from headrace.audit.store.fold_load import fold_load
 from headrace.audit.store.fold_missing import note_missing
@@ -200,8 +200,11 @@ def _fold_report(connection: Connection, report: ProducerReport, received: Recei
     if report.counts_only:
         counting = {"datacenter": datacenter, "publisher": report.publisher}
         insert_new(connection, tables.counting_publishers, counting)
+    speaker = {"datacenter": datacenter, "publisher": report.publisher}
+    for topic in {tally.topic for tally in report.tallies}:
+        insert_new(connection, measured_tables.published, {**speaker, "topic": topic})
     for tally in report.tallies:
-        key = {"datacenter": datacenter, "publisher": report.publisher, "part": tally.part}
+        key = {**speaker, "part": tally.part}
         _fold_handover(connection, key, tally, report.report_number, time_ms)
         _touch(connection, tally.topic, datacenter, (tally.bucket_start_ms,), time_ms)
     for producer_id in sorted(report.producer_ids()):

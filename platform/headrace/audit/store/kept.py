@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, delete, select
 from headrace.audit.store import measured_tables, tables
 from headrace.audit.store.fold_missing import missing_from
 from headrace.audit.store.inserting import upsert
-from headrace.audit.times import hour_start, named_time
+from headrace.audit.times import NEXT_REPORT_MS, hour_start, named_time
 from headrace.audit.topic.declarations import TopicDeclaration
 from headrace.audit.topic.doubled import DoubledRecord
 from headrace.audit.topic.drills import DrillRecord
@@ -90,6 +90,13 @@ def forget_hours(
     of_datacenter = () if datacenter is None else (kept.c.datacenter == datacenter,)
     if hours_ms:
         _forget(connection, kept.c.topic == topic, kept.c.hour_ms.in_(hours_ms), *of_datacenter)
+
+
+def forget_topics_of(connection: Connection, datacenter: str, publisher: str) -> None:
+    """Forgets what is kept of the topics that a publisher has had events of."""
+    table = measured_tables.published
+    topics = select(table.c.topic).where(table.c.datacenter == datacenter, table.c.publisher == publisher)
+    _forget(connection, kept.c.datacenter == datacenter, kept.c.topic.in_(topics))
 
 
 def forget_publisher(connection: Connection, datacenter: str, publisher: str) -> None:
@@ -190,6 +197,8 @@ def _before_report(connection: Connection, report: ProducerReport, received: Rec
     goes_back = old is None or received.time_ms < old.last_ms or (old.closed and not report.closed)
     if goes_back or report.counts_only:
         forget_publisher(connection, datacenter, report.publisher)
+    times_ms = [received.time_ms, *([] if old is None else [old.last_ms])]
+    _forget_last_hours(connection, datacenter, report.publisher, times_ms)
     for tally in report.tallies:
         forget_hours(connection, tally.topic, [named_time(tally.bucket_start_ms)], datacenter)
         handover = tables.handovers
@@ -217,6 +226,20 @@ def _before_load(connection: Connection, load: LoadReport) -> None:
         forget_topic(connection, load.topic)
     hours = (hour for partition in load.partitions for hour in partition.hours)
     forget_hours(connection, load.topic, (named_time(hour.hour_ms) for hour in hours))
+
+
+def _forget_last_hours(
+    connection: Connection, datacenter: str, publisher: str, times_ms: Iterable[int]
+) -> None:
+    """Forgets the hours, of any topic, in which a publisher may have had its last events that reports at
+    these times, by its own clock or as that is put right.
+    """
+    clocks = measured_tables.clocks
+    of_publisher = (clocks.c.datacenter == datacenter, clocks.c.publisher == publisher)
+    skew_ms = connection.execute(select(clocks.c.skew_ms).where(*of_publisher)).scalar() or 0
+    right_ms = {time_ms - skew for time_ms in times_ms for skew in (0, skew_ms)}
+    hours_ms = {hour_start(at) for each in right_ms for at in (each, each + NEXT_REPORT_MS)}
+    _forget(connection, kept.c.datacenter == datacenter, kept.c.hour_ms.in_(sorted(hours_ms)))
 
 
 def last_warehouse(connection: Connection, topic: str) -> str | None:

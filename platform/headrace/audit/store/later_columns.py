@@ -1,16 +1,16 @@
-"""Columns that tables got after stores were made with them: a store of an earlier version is given them when
-it is opened for writing. Owns no table.
+"""Columns that tables got after stores were made with them, and rows of tables that came later: a store of an
+earlier version is given them when it is opened for writing. Owns no table.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import Column, Connection, Table, inspect
+from sqlalchemy import Column, Connection, Table, insert, inspect, select
 from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import CreateColumn
 
-from headrace.audit.store import measured_tables
+from headrace.audit.store import measured_tables, tables
 
 LATER: Final[tuple[Column[object], ...]] = (measured_tables.missing_reports.c.made_ms,)
 """Each is null, or has a default, in the rows of the earlier version."""
@@ -27,6 +27,13 @@ def add_later_columns(connection: Connection) -> None:
         unless = "IF NOT EXISTS " if connection.dialect.name == "postgresql" else ""
         definition = CreateColumn(column).compile(dialect=connection.dialect)
         connection.exec_driver_sql(f"ALTER TABLE {quoted} ADD COLUMN {unless}{definition}")
+
+
+def fill_published(connection: Connection) -> None:
+    """Fills the empty table of who has published what from the hours that the store has."""
+    names = [column.name for column in measured_tables.published.c]
+    known = select(*(tables.handovers.c[name] for name in names)).distinct()
+    connection.execute(insert(measured_tables.published).from_select(names, known))
 
 
 def columns_of(connection: Connection, table: Table) -> set[str]:

@@ -1,5 +1,6 @@
 """The audit store's tables of what was measured, tested and kept: clocks, logs of the audit topics, missing
-reports, verifications, doubles, drills, how long findings took to be named, verdicts on settled hours.
+reports, who publishes which topic, verifications, doubles, drills, how long findings took to be named,
+verdicts on settled hours.
 `audit.store.tables` has all others.
 """
 
@@ -92,6 +93,15 @@ missing_reports = Table(
     _number("from_ms"),
     _number("until_ms"),
     Column("made_ms", BigInteger),
+)
+
+# The topics that each publisher has had events of, in any hour, also one that is forgotten.
+published = Table(
+    "published",
+    metadata,
+    _key("datacenter", String),
+    _key("publisher", String),
+    _key("topic", String),
 )
 
 # The newest verification of each table; `problems`: JSON list of the values of a `TableProblem`.

@@ -15,7 +15,7 @@ from headrace.audit.batches.tally import BUCKET_DEFAULT_MS, RunningTally, Span
 from headrace.audit.store import kept, measured_tables, tables
 from headrace.audit.store.fold import digest_of
 from headrace.audit.store.store import AuditStore
-from headrace.audit.times import HOUR_MS
+from headrace.audit.times import HOUR_MS, NEXT_REPORT_MS
 
 MERGED_SPANS_MAX: Final = 5_000
 MERGED_TALLIES_MAX: Final = 1_000
@@ -179,12 +179,24 @@ def _forget_hour(connection: Connection, topic: str, datacenter: str, hour_ms: i
 
 
 def _forget_publishers(connection: Connection, before_ms: int) -> None:
-    """Forgets publishers that ended before `before_ms` and have no tally in any hour that is kept."""
+    """Forgets publishers that ended before `before_ms`, and have no tally in any hour that is kept, nor may
+    have had their last events there.
+    """
     table, handover, ids = tables.publishers, tables.handovers, tables.producer_ids
+    hour, published = tables.hours, measured_tables.published
+    ended_in = select(hour.c.hour_ms).where(
+        hour.c.datacenter == table.c.datacenter,
+        hour.c.hour_ms > table.c.last_ms - HOUR_MS,
+        hour.c.hour_ms <= table.c.last_ms + NEXT_REPORT_MS,
+    )
     tally_count = select(func.count()).where(
         handover.c.datacenter == table.c.datacenter, handover.c.publisher == table.c.publisher
     )
-    connection.execute(delete(table).where(table.c.last_ms < before_ms, tally_count.scalar_subquery() == 0))
+    is_old = (table.c.last_ms < before_ms, table.c.closed | ~ended_in.exists())
+    has_none = tally_count.scalar_subquery() == 0
+    connection.execute(delete(table).where(*is_old, has_none))
+    left = select(table.c.publisher).where(table.c.datacenter == published.c.datacenter)
+    connection.execute(delete(published).where(published.c.publisher.not_in(left)))
     missing = measured_tables.missing_reports
     connection.execute(delete(missing).where(missing.c.until_ms < before_ms))
     lost = measured_tables.lost_logs

@@ -7,8 +7,8 @@ other.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from headrace.audit import phrases
 from headrace.audit.evidence import (
@@ -17,11 +17,15 @@ from headrace.audit.evidence import (
     Finding,
     Handover,
     Policy,
+    PublisherState,
     Status,
     TierEvidence,
 )
 from headrace.audit.intervals import subtract, union
+from headrace.audit.times import NEXT_REPORT_MS
 from headrace.audit.verdicts.hop_counts import is_counts_only
+
+NO_REPORT_MS: Final = -(2**63)
 
 
 def judge_silence(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
@@ -73,15 +77,16 @@ def _unsequenced(handover: Handover, evidence: Evidence, policy: Policy, now_ms:
 
 
 def _vanished_publishers(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
-    """Yields publishers that have not closed, and are silent since they had events of this hour.
+    """Yields publishers that have not closed, and are silent since they had events of this hour, or may have
+    had their first ones.
 
     Pending at first, because a publisher may be slow; never complete, because it may have died with events
-    that it did not report.
+    that it did not report: of the hour of its last report, or of the next one if that came soon.
     """
-    last_report_ms: defaultdict[str, int] = defaultdict(int)
+    last_report_ms = dict.fromkeys(evidence.unclosed, NO_REPORT_MS)
     for handover in evidence.handovers:
-        at_ms = max(last_report_ms[handover.publisher], handover.reported_ms)
-        last_report_ms[handover.publisher] = at_ms
+        known_ms = last_report_ms.get(handover.publisher, NO_REPORT_MS)
+        last_report_ms[handover.publisher] = max(known_ms, handover.reported_ms)
     for name, at_ms in sorted(last_report_ms.items()):
         publisher = evidence.publishers.get(name)
         if publisher is None or publisher.closed:
@@ -89,9 +94,8 @@ def _vanished_publishers(evidence: Evidence, policy: Policy, now_ms: int) -> Ite
         silent_ms = now_ms - publisher.last_ms
         if silent_ms < min(policy.publisher_silence_ms, policy.delay_ms):
             continue
-        stopped_in_hour = evidence.hour_ms <= publisher.last_ms < evidence.end_ms
         stopped_with_events = at_ms > publisher.last_ms - policy.report_grace_ms
-        if stopped_in_hour or stopped_with_events:
+        if stopped_with_events or may_have_stopped_in(evidence, publisher):
             yield Finding(
                 Status.UNKNOWN if silent_ms >= policy.delay_ms else Status.PENDING,
                 PRODUCER_HOP,
@@ -101,6 +105,11 @@ def _vanished_publishers(evidence: Evidence, policy: Policy, now_ms: int) -> Ite
                 service=publisher.service,
                 server=publisher.server,
             )
+
+
+def may_have_stopped_in(evidence: Evidence, publisher: PublisherState) -> bool:
+    """Whether a publisher that reports no more may have been handed its last events in this hour."""
+    return evidence.hour_ms - NEXT_REPORT_MS <= publisher.last_ms < evidence.end_ms
 
 
 def _missing_reports(evidence: Evidence) -> Iterator[Finding]:
