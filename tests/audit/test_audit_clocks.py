@@ -205,3 +205,31 @@ def test_behind_is_a_clock_only_if_the_heartbeat_before_is_known(tmp_path: Path)
         (verdict,) = report(store, TOPIC, policy=Policy(hops=(PRODUCER_HOP,)), now_ms=REPORTED_MS).verdicts
         assert ["is behind by" in each for each in verdict.notes] == [True]
         store.close()
+
+
+@pytest.mark.parametrize("behind_s", [303, 3_540])
+@pytest.mark.parametrize("reports", [1, 2])
+def test_what_a_publisher_far_behind_said_last_is_not_lost_before_it_was_counted(
+    behind_s: int, reports: int
+) -> None:
+    """Nor if its auditor, whose clock may be the one that is ahead, dies before its next heartbeat."""
+    empty = replace(heartbeat(DATACENTER_TIER, {0: PartitionBytes()}), beat=REPORTED_MS)
+    records = [received(empty)]
+    if reports == 2:  # nine seconds after a heartbeat, and then one second after the next
+        first = received(report_of("p", [], closed=False), time_ms=REPORTED_MS - 1_000 - behind_s * 1_000)
+        records = [received(replace(empty, beat=REPORTED_MS - 10_000), time_ms=REPORTED_MS - 10_000), first]
+        records.append(received(empty))
+    closing = replace(report_of("p", [BATCH]), report_number=2)
+    records.append(received(closing, time_ms=REPORTED_MS + 1_000 - behind_s * 1_000))
+    store = AuditStore("sqlite://")
+    policy = Policy(hops=(PRODUCER_HOP,))
+    store.fold([each._replace(log=LOG_OF_REPORTS) for each in records])
+    for now_s, status in ((3, Status.PENDING), (600, Status.UNKNOWN)):
+        (verdict,) = report(store, TOPIC, policy=policy, now_ms=REPORTED_MS + now_s * 1_000).verdicts
+        assert verdict.status is status, verdict.findings
+        assert "clock of service frontend-2 on host-1 is behind by" in verdict.notes[0]
+    after = received(replace(empty, beat=REPORTED_MS + 8_000), time_ms=REPORTED_MS + 8_000)
+    store.fold([after._replace(log=LOG_OF_REPORTS)])
+    (verdict,) = report(store, TOPIC, policy=policy, now_ms=REPORTED_MS + 9_000).verdicts
+    assert [each.status for each in verdict.findings] == [Status.LOST], "its auditor has counted all since"
+    store.close()

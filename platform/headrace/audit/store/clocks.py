@@ -99,17 +99,27 @@ class ClockWatch:
 
     def _not_before(self, new: Measured, log: Log, received: ReceivedRecord) -> ReceivedRecord:
         """Returns a report with the time of the heartbeat before it, if it says an earlier one: else its
-        publisher, whose clock is a little behind, seems to have closed before that heartbeat. A clock that is
-        far behind is measured instead.
+        publisher, whose clock is behind, seems to have closed before that heartbeat. By how much one is off
+        that is far behind is noted at once: nobody knows when the next heartbeat comes.
         """
         before_ms = new.beats_ms.get(log, self._beats_ms.get(log))
         if before_ms is None or not isinstance(received.record, ProducerReport):
             return received
         publisher = received.datacenter, received.record.publisher
-        if new.known.get(publisher, self._known.get(publisher, 0)):
-            return received
-        is_a_little_behind = before_ms - OFF_MIN_MS <= received.time_ms < before_ms
-        return received._replace(time_ms=before_ms) if is_a_little_behind else received
+        skew_ms = new.known.get(publisher, self._known.get(publisher, 0))
+        if received.time_ms - skew_ms < before_ms - OFF_MIN_MS:
+            skew_ms = skew_between(received.time_ms, before_ms, received.time_ms)
+            self._note(new, publisher, skew_ms, before_ms + 1)  # newer than what that heartbeat told
+        is_behind = before_ms - OFF_MIN_MS <= received.time_ms - skew_ms < before_ms
+        return received._replace(time_ms=before_ms + skew_ms) if is_behind else received
+
+    def _note(self, new: Measured, publisher: _Publisher, skew_ms: int, said_ms: int) -> None:
+        """Notes a clock that is off, or no longer is."""
+        known_ms = new.known.get(publisher, self._known.get(publisher))
+        is_known = known_ms is not None or len(self._known) + len(new.known) < KNOWN_MAX
+        if is_known and abs(skew_ms - (known_ms or 0)) >= CHANGE_MIN_MS:
+            new.known[publisher] = skew_ms
+            new.found.append(ClockOff(*publisher, skew_ms, said_ms))
 
     def forget(self, log: Log) -> None:
         """Forgets the order of a log: another one has taken its place."""
@@ -133,12 +143,7 @@ class ClockWatch:
             skew_ms = skew_between(said_ms, before_ms, now_ms)
             if before_ms is None and not skew_ms:
                 continue  # it may be behind: the heartbeat before it was read by an earlier process
-            known_ms = new.known.get(publisher, self._known.get(publisher))
-            if abs(skew_ms - (known_ms or 0)) < CHANGE_MIN_MS:
-                continue
-            if known_ms is not None or len(self._known) + len(new.known) < KNOWN_MAX:
-                new.known[publisher] = skew_ms
-                new.found.append(ClockOff(*publisher, skew_ms, now_ms))
+            self._note(new, publisher, skew_ms, now_ms)
 
 
 def skew_between(said_ms: int, before_ms: int | None, after_ms: int) -> int:
