@@ -233,3 +233,34 @@ def test_what_a_publisher_far_behind_said_last_is_not_lost_before_it_was_counted
     (verdict,) = report(store, TOPIC, policy=policy, now_ms=REPORTED_MS + 9_000).verdicts
     assert [each.status for each in verdict.findings] == [Status.LOST], "its auditor has counted all since"
     store.close()
+
+
+@pytest.mark.parametrize("last_s", [5, 15, 25])
+@pytest.mark.parametrize("read", ["at once", "one by one", "each by another process"])
+def test_clocks_are_measured_anew_once_an_auditors_clock_was_set_back(
+    tmp_path: Path, read: str, last_s: int
+) -> None:
+    """While the auditor's was an hour ahead, all others seemed to be behind. For an hour after it was put
+    right that stayed so in the store: who was killed meanwhile was not missed.
+    """
+    ahead_ms = REPORTED_MS + 60 * MINUTE_MS
+    records = [received(each) for each in counted(DATACENTER_TIER, {0: LOG})]
+    records += [beat(ahead_ms), said(1, REPORTED_MS + 5_000, 0), beat(ahead_ms + 10_000)]
+    records += [said(2, REPORTED_MS + 15_000, 0)] if last_s == 15 else []
+    records += [beat(REPORTED_MS + 20_000)]
+    records += [said(2, REPORTED_MS + 25_000, 0)] if last_s == 25 else []
+    records += [beat(REPORTED_MS + 30_000)]
+    now_ms = REPORTED_MS + 10 * MINUTE_MS
+    records.append(beat(now_ms))
+    in_log = [each._replace(log=LOG_OF_REPORTS) for each in records]
+    url = f"sqlite:///{tmp_path}/audit.db"
+    store = AuditStore(url)
+    for some in [in_log] if read == "at once" else [[each] for each in in_log]:
+        if read == "each by another process":
+            store.close()
+            store = AuditStore(url)
+        store.fold(some)
+    (verdict,) = report(store, TOPIC, policy=Policy(hops=(PRODUCER_HOP,)), now_ms=now_ms).verdicts
+    store.close()
+    assert (verdict.status, verdict.notes) == (Status.UNKNOWN, ())
+    assert "never closed" in verdict.findings[0].text

@@ -8,13 +8,13 @@ span that lies on both sides, too. The rest is said to be missing until it is co
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from sqlalchemy import Connection, delete, select, update
 
 from headrace.audit.batches.tally import Span
-from headrace.audit.store import kept, tables
+from headrace.audit.store import kept, measured_tables, tables
 from headrace.audit.store.inserting import insert_new
 from headrace.audit.topic.records import DATACENTER_TIER, HeartbeatRecord, ReceivedRecord
 from headrace.audit.topic.recounts import RecountRecord
@@ -61,6 +61,18 @@ def forget_later_beats(connection: Connection, received: ReceivedRecord) -> None
     for topic in connection.execute(select(table.c.topic).where(*of_auditor).distinct()).scalars().all():
         kept.forget_topic(connection, topic)
     connection.execute(update(table).where(*of_auditor).values(beat=record.beat - 1))
+
+
+def forget_later_clocks(connection: Connection, set_back_ms: Mapping[str, int]) -> None:
+    """Forgets by how much publishers' clocks are off, of what auditors measured whose own were ahead.
+
+    `set_back_ms`: datacenter → the time to which its auditor's clock was set back.
+    """
+    table = measured_tables.clocks
+    for datacenter, time_ms in set_back_ms.items():
+        later = (table.c.datacenter == datacenter, table.c.said_ms > time_ms)
+        if connection.execute(delete(table).where(*later)).rowcount:
+            kept.forget_datacenter(connection, datacenter)
 
 
 def _at(table: Any, place: dict[str, Any], topic_id: str) -> list[Any]:

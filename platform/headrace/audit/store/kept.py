@@ -92,6 +92,11 @@ def forget_hours(
         _forget(connection, kept.c.topic == topic, kept.c.hour_ms.in_(hours_ms), *of_datacenter)
 
 
+def forget_datacenter(connection: Connection, datacenter: str) -> None:
+    """Forgets all that is kept of a datacenter."""
+    _forget(connection, kept.c.datacenter == datacenter)
+
+
 def forget_topics_of(connection: Connection, datacenter: str, publisher: str) -> None:
     """Forgets what is kept of the topics that a publisher has had events of."""
     table = measured_tables.published

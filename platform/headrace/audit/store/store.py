@@ -19,10 +19,10 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 
 from headrace.audit.store import kept, measured_tables, tables
-from headrace.audit.store.clocks import KNOWN_MAX, ClockWatch
+from headrace.audit.store.clocks import KNOWN_MAX, ClockOff, ClockWatch
 from headrace.audit.store.fold import fold_records
 from headrace.audit.store.fold_logs import LogFolder, last_read, lost_marks
-from headrace.audit.store.fold_recount import forget_later_beats
+from headrace.audit.store.fold_recount import forget_later_beats, forget_later_clocks
 from headrace.audit.store.fold_set_aside import add_set_aside, read_set_aside
 from headrace.audit.store.inserting import insert_new, upsert
 from headrace.audit.store.later_columns import add_later_columns, columns_of, fill_published
@@ -200,6 +200,7 @@ class AuditStore:
                 begin = end
             for clock in clocks:
                 kept.forget_topics_of(connection, clock["datacenter"], clock["publisher"])
+            forget_later_clocks(connection, measured.set_back_ms)
             upsert(connection, measured_tables.clocks, clocks, newer_by="said_ms")
             heard = [
                 {"topic": topic, "partition": partition, "tier": tier, "at_ms": at_ms}
@@ -233,12 +234,13 @@ class AuditStore:
                 transaction.rollback()
         return ""
 
-    def _clocks_off(self) -> dict[tuple[str, str], int]:
-        """Returns (datacenter, publisher) → by how much its clock is ahead, of those that are off."""
+    def _clocks_off(self) -> list[ClockOff]:
+        """Returns the clocks that are off."""
         table = measured_tables.clocks
-        query = select(table).where(table.c.skew_ms != 0).order_by(table.c.said_ms.desc()).limit(KNOWN_MAX)
+        columns = [table.c[name] for name in ClockOff._fields]
+        query = select(*columns).where(table.c.skew_ms != 0).order_by(table.c.said_ms.desc())
         with self.reading() as connection:
-            return {(row.datacenter, row.publisher): row.skew_ms for row in connection.execute(query)}
+            return [ClockOff(*row) for row in connection.execute(query.limit(KNOWN_MAX))]
 
     def _heard(self) -> dict[tuple[tuple[str, int], str], int]:
         """Returns (log of an audit topic, tier) → when the last heartbeat in it was said."""
