@@ -254,7 +254,8 @@ class Evidence:
     `publisher_names`: producer id → key of `publishers`, from reports on any hour. `unclosed`: those that
     have had events of the topic, in any hour, and have not closed. `latest`: (partition,
     producer id) → the highest (epoch, sequence) in the datacenter's log, of any hour. `touched_ms`: when the
-    newest record about this hour was reported. `counted_from`: see `audit.topic.declarations`. `acceptances`:
+    newest record about this hour was reported. `ahead_ms`: how far the clock of the datacenter's auditor is
+    ahead, at least. `counted_from`: see `audit.topic.declarations`. `acceptances`:
     by the digests of findings, of any datacenter.
 
     A topic may have been deleted and made again under its name (`audit.incarnations`). This is then what is
@@ -287,6 +288,7 @@ class Evidence:
     made_again_ms: int | None = None
     unsound_files: tuple[UnsoundFile, ...] = ()
     doubled: tuple[HeldTwice, ...] = ()
+    ahead_ms: int = 0
     missing_reports: tuple[MissingReport, ...] = ()
     lost_logs: tuple[LostLog, ...] = ()
 

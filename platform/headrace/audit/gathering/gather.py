@@ -33,6 +33,7 @@ from headrace.audit.gathering.frontiers import frontiers
 from headrace.audit.gathering.loads import TopicLoads
 from headrace.audit.gathering.publishers import (
     Numbers,
+    ahead_ms,
     clock_skews,
     lost_logs,
     missing_reports,
@@ -108,6 +109,7 @@ def evidence(connection: Connection, topic: str, hours_ms: list[int]) -> Iterato
     doubled = doubled_rows(connection, topic, warehouse)
     missing = {name: missing_reports(connection, topic, name) for name in datacenters}
     lost = {name: lost_logs(connection, name) for name in datacenters}
+    ahead = {name: ahead_ms(connection, name) for name in datacenters}
     for hour_ms in hours_ms:
         for datacenter in datacenters:
             common: dict[str, Any] = {
@@ -123,6 +125,7 @@ def evidence(connection: Connection, topic: str, hours_ms: list[int]) -> Iterato
             yield replace(
                 found,
                 unclosed=open_ones[datacenter],
+                ahead_ms=ahead[datacenter],
                 missing_reports=missing[datacenter],
                 lost_logs=lost[datacenter],
                 unsound_files=unsound[hour_ms],

@@ -66,6 +66,15 @@ def clock_skews(connection: Connection) -> defaultdict[tuple[str, str], int]:
     return defaultdict(int, {(row.datacenter, row.publisher): row.skew_ms for row in rows})
 
 
+def ahead_ms(connection: Connection, datacenter: str) -> int:
+    """Returns by how much the clock of a datacenter's auditor is ahead, at least."""
+    table = measured_tables.ahead
+    if not columns_of(connection, table):
+        return 0  # an older version made the store
+    query = select(table.c.ahead_ms).where(table.c.datacenter == datacenter)
+    return int(connection.execute(query).scalar() or 0)
+
+
 def missing_reports(connection: Connection, topic: str, datacenter: str) -> tuple[MissingReport, ...]:
     """Returns the missing reports of the publishers that had events of a topic, in their order."""
     table, handover = measured_tables.missing_reports, tables.handovers

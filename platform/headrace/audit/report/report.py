@@ -292,7 +292,7 @@ def _unstable(evidence: Evidence, now_ms: int, quiet_ms: int) -> list[str]:
     datacenter = evidence.datacenter
     hour = f"{evidence.topic}, {datacenter}, {phrases.hour(evidence.hour_ms)}"
     heartbeats = (place.datacenter.heartbeat for place in evidence.partitions.values())
-    oldest_ms = min((heartbeat.at_ms for heartbeat in heartbeats if heartbeat), default=None)
+    oldest_ms = min((each.at_ms - evidence.ahead_ms for each in heartbeats if each), default=None)
     if oldest_ms is None:
         return [f"{hour}: {datacenter}'s auditor has never reported on this topic"]
     if oldest_ms < evidence.end_ms:

@@ -116,7 +116,7 @@ def is_settled(evidence: Evidence, verdict: Verdict, policy: Policy = POLICY) ->
     places = evidence.partitions.values()
     has_damage = evidence.corrupt or any(p.datacenter.corrupt or p.analysis.corrupt for p in places)
     beats = (place.datacenter.heartbeat for place in places)
-    last_ms = max((beat.at_ms for beat in beats if beat), default=None)
+    last_ms = max((beat.at_ms - evidence.ahead_ms for beat in beats if beat), default=None)
     if not (is_plain and is_one_topic) or said_of_files or has_damage:
         return False
     if last_ms is None or last_ms < evidence.end_ms:

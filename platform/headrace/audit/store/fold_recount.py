@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, case, delete, select, update
 
 from headrace.audit.batches.tally import Span
 from headrace.audit.store import kept, measured_tables, tables
@@ -50,7 +50,8 @@ def fold_recount(connection: Connection, recount: RecountRecord, time_ms: int) -
 
 def forget_later_beats(connection: Connection, received: ReceivedRecord) -> None:
     """Makes this heartbeat the newest of its auditor, whose clock was ahead when it sent those before it: for
-    as long as it had been ahead, the store would have taken none.
+    as long as it had been ahead, the store would have taken none. None of those was said after this one: a
+    log that this one leaves out was not read since.
     """
     record, table = received.record, tables.beats
     if not isinstance(record, HeartbeatRecord):
@@ -60,7 +61,8 @@ def forget_later_beats(connection: Connection, received: ReceivedRecord) -> None
         of_auditor.append(table.c.datacenter == received.datacenter)
     for topic in connection.execute(select(table.c.topic).where(*of_auditor).distinct()).scalars().all():
         kept.forget_topic(connection, topic)
-    connection.execute(update(table).where(*of_auditor).values(beat=record.beat - 1))
+    said_ms = case((table.c.at_ms > received.time_ms, received.time_ms), else_=table.c.at_ms)
+    connection.execute(update(table).where(*of_auditor).values(beat=record.beat - 1, at_ms=said_ms))
 
 
 def forget_later_clocks(connection: Connection, set_back_ms: Mapping[str, int]) -> None:

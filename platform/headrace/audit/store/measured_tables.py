@@ -47,6 +47,16 @@ heard = Table(
     _number("at_ms"),
 )
 
+# By how much the clock of each datacenter's auditor was ahead when its newest heartbeat was folded, at least.
+ahead = Table(
+    "ahead",
+    metadata,
+    _key("datacenter", String),
+    _number("beat"),
+    _number("said_ms"),
+    _number("ahead_ms"),
+)
+
 # The record of each audit topic's log that was folded last, by which log that was; and the datacenters whose
 # auditors and publishers speak in it (`audit.store.fold_logs`).
 read_logs = Table(

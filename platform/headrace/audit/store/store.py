@@ -21,6 +21,7 @@ from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 from headrace.audit.store import kept, measured_tables, tables
 from headrace.audit.store.clocks import KNOWN_MAX, ClockOff, ClockWatch
 from headrace.audit.store.fold import fold_records
+from headrace.audit.store.fold_ahead import fold_ahead, forget_ahead
 from headrace.audit.store.fold_logs import LogFolder, last_read, lost_marks
 from headrace.audit.store.fold_recount import forget_later_beats, forget_later_clocks
 from headrace.audit.store.fold_set_aside import add_set_aside, read_set_aside
@@ -191,12 +192,15 @@ class AuditStore:
         clocks = [each._asdict() for each in measured.found]
         with self.writing() as connection:
             kept.take_turn(connection)
-            self._logs.fold(connection, logs, measured.records, now_ms() if seen_ms is None else seen_ms)
+            read_ms = now_ms() if seen_ms is None else seen_ms
+            self._logs.fold(connection, logs, measured.records, read_ms)
             begin = 0
             for end in (*measured.set_back, len(measured.records)):
                 fold_records(connection, measured.records[begin:end])
-                if end < len(measured.records):
-                    forget_later_beats(connection, measured.records[end])
+                fold_ahead(connection, measured.records[begin:end], read_ms)
+                for back in measured.records[end : end + 1]:
+                    forget_later_beats(connection, back)
+                    forget_ahead(connection, back)
                 begin = end
             for clock in clocks:
                 kept.forget_topics_of(connection, clock["datacenter"], clock["publisher"])

@@ -186,20 +186,25 @@ def _missing_tallies(
 
 def _silent_auditor(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
     beats = {number: place.datacenter.heartbeat for number, place in sorted(evidence.partitions.items())}
-    last_ms = max((beat.at_ms for beat in beats.values() if beat), default=None)
+    last_ms = max((beat.at_ms - evidence.ahead_ms for beat in beats.values() if beat), default=None)
     silence_ms = min(policy.silence_ms, policy.delay_ms)
     due_ms = min(now_ms - silence_ms, evidence.end_ms)
     if last_ms is None:
         return
     if last_ms >= due_ms:
         if evidence.is_counted_from_log:
-            late = {number: beat.at_ms for number, beat in beats.items() if beat and beat.at_ms < due_ms}
+            read_ms = {number: beat.at_ms - evidence.ahead_ms for number, beat in beats.items() if beat}
+            late = {number: at_ms for number, at_ms in read_ms.items() if at_ms < due_ms}
             yield from _unread_logs(late, evidence, policy, now_ms)
         return
+    ahead = phrases.duration(evidence.ahead_ms)
+    clock = (
+        f" (its clock, ahead of the folding auditor's by {ahead}, said later)" if evidence.ahead_ms else ""
+    )
     yield Finding(
         Status.UNKNOWN if last_ms < now_ms - policy.delay_ms else Status.PENDING,
         PRODUCER_HOP,
-        f"{evidence.datacenter}'s auditor has not reported since {phrases.instant(last_ms)}, so it is "
+        f"{evidence.datacenter}'s auditor has not reported since {phrases.instant(last_ms)}{clock}, so it is "
         f"not known what {evidence.topic}, {phrases.hour(evidence.hour_ms)}, holds; is it running, and is "
         "_audit mirrored?",
     )
