@@ -20,6 +20,7 @@ from headrace.audit.batches.tally import Span
 from headrace.audit.intervals import Interval
 from headrace.audit.store import kept, measured_tables, tables
 from headrace.audit.store.cover import Candidate, choose
+from headrace.audit.store.fold_again import is_any_awaited, is_taken_back
 from headrace.audit.store.fold_load import fold_load
 from headrace.audit.store.fold_missing import note_missing
 from headrace.audit.store.fold_recount import fold_recount
@@ -57,8 +58,10 @@ _Overlapped = defaultdict[tuple[Any, ...], list[Interval]]
 def fold_records(connection: Connection, records: Iterable[ReceivedRecord]) -> None:
     """Folds records. Raises `ValueError` for one that the store does not hold."""
     overlapped: _Overlapped = defaultdict(list)
-    is_any_kept = kept.any_kept(connection)
+    is_any_kept, is_again = kept.any_kept(connection), is_any_awaited(connection)
     for received in records:
+        if is_again and is_taken_back(connection, received):
+            continue
         if is_any_kept:
             kept.forget_changed(connection, received)
         _fold_record(connection, received, overlapped)

@@ -15,6 +15,7 @@ from typing import Final
 from sqlalchemy import ColumnElement, Connection, Table, delete, select, update
 
 from headrace.audit.store import measured_tables
+from headrace.audit.store.fold_again import await_recounts
 from headrace.audit.store.inserting import insert_new, upsert
 from headrace.audit.topic.logs_read import LastRead, Log, LogsRead, Mark, is_other
 from headrace.audit.topic.records import HeartbeatRecord, ProducerReport, ReceivedRecord
@@ -54,6 +55,8 @@ class LogFolder:
         for log in self.made_again(read):
             self._note_lost(connection, log[0], read.last[log].topic_id, now_ms)
             connection.execute(delete(_HEARD).where(*_of(_HEARD, log)))
+        if read.restarted or self.made_again(read):
+            await_recounts(connection)
         for mark in read.again:
             of_mark = (_LOST.c.last_offset == mark.offset, _LOST.c.last_digest == mark.digest)
             connection.execute(delete(_LOST).where(*_of(_LOST, mark[:2]), *of_mark))

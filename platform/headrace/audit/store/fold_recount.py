@@ -15,6 +15,7 @@ from sqlalchemy import Connection, case, delete, select, update
 
 from headrace.audit.batches.tally import Span
 from headrace.audit.store import kept, measured_tables, tables
+from headrace.audit.store.fold_again import note_recount
 from headrace.audit.store.inserting import insert_new
 from headrace.audit.topic.records import DATACENTER_TIER, HeartbeatRecord, ReceivedRecord
 from headrace.audit.topic.recounts import RecountRecord
@@ -33,6 +34,7 @@ def fold_recount(connection: Connection, recount: RecountRecord, time_ms: int) -
         "to_address": recount.counted_to_address,
         "cause": recount.cause,
     }
+    note_recount(connection, row)
     if not insert_new(connection, tables.recounts, row):
         return
     table = tables.tallies

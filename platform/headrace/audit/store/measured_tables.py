@@ -1,7 +1,6 @@
-"""The audit store's tables of what was measured, tested and kept: clocks, logs of the audit topics, missing
-reports, who publishes which topic, verifications, doubles, drills, how long findings took to be named,
-verdicts on settled hours.
-`audit.store.tables` has all others.
+"""The audit store's tables of what was measured, tested and kept: clocks, logs of the audit topics, recounts
+that are read again, missing reports, who publishes which topic, verifications, doubles, drills, how long
+findings took to be named, verdicts on settled hours. `audit.store.tables` has all others.
 """
 
 from __future__ import annotations
@@ -88,6 +87,20 @@ lost_logs = Table(
     _number("until_ms"),
     _number("last_offset"),
     _text("last_digest"),
+)
+
+# Recounts, by the key of `tables.recounts`, that are read once more: the log of an audit topic is read again
+# from its start, and what they took back comes before them.
+awaited = Table(
+    "awaited",
+    metadata,
+    _key("tier", String),
+    _key("datacenter", String),
+    _key("topic", String),
+    _key("topic_id", String),
+    _key("partition", Integer),
+    _key("said_ms", BigInteger),
+    _key("from_address", BigInteger),
 )
 
 # Reports that arrived by their publisher's word, and were not read (`audit.store.fold_missing`): between a

@@ -186,7 +186,7 @@ class AuditStore:
         `set_aside`: what the reader did not believe of the records before these positions. `logs`: of which
         logs the positions are. `seen_ms`: when they were read; default: now.
         """
-        for log in self._logs.made_again(logs):
+        for log in (*self._logs.made_again(logs), *logs.restarted):
             self._clocks.forget(log)
         measured = self._clocks.measure(records)
         clocks = [each._asdict() for each in measured.found]

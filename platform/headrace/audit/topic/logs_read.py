@@ -42,10 +42,13 @@ class Mark(NamedTuple):
 
 
 class LogsRead(NamedTuple):
-    """What one poll read: the last record of each log, and the marks that it met in the present logs."""
+    """What one poll read: the last record of each log, and the marks that it met in the present logs.
+    `restarted`: logs that are read again from their start.
+    """
 
     last: Mapping[Log, LastRead] = {}
     again: tuple[Mark, ...] = ()
+    restarted: tuple[Log, ...] = ()
 
 
 NO_LOGS: Final = LogsRead()

@@ -101,6 +101,7 @@ class AuditReader:
         self._consumer = Consumer(bootstrap, client_id=client_id, auto_offset_reset="error")
         self._raw = RawReader(bootstrap, client_id)
         self._undecoded: list[ConsumerRecord] = []
+        self._restarted: set[Log] = set()
         self._has_schemas = False
 
     def know(self, last: Mapping[Log, LastRead], marks: Iterable[Mark]) -> None:
@@ -221,7 +222,9 @@ class AuditReader:
         again: list[Mark] = []
         for log, records in read.items():
             again += self._watch.note(log, named_id(self._consumer.topic_id(*log)), records)
-        return LogsRead({log: self._watch.last[log] for log in read}, tuple(again))
+        restarted = tuple(sorted(self._restarted & read.keys()))
+        self._restarted.difference_update(restarted)
+        return LogsRead({log: self._watch.last[log] for log in read}, tuple(again), restarted)
 
     def _known_id(self, topic: str, partition: int) -> UUID:
         last = self._watch.last.get((topic, partition))
@@ -255,6 +258,7 @@ class AuditReader:
     def _restart_at_beginning(self, error: OffsetOutOfRangeError) -> None:
         logger.warning("%s; continuing where the log begins now", error)
         self._consumer.seek_to_beginning(error.topic, error.partition)
+        self._restarted.add((error.topic, error.partition))
 
     def _decode(self, record: ConsumerRecord) -> tuple[ReceivedRecord | None, str]:
         """Returns the record, or None and the problem for one that is not to be believed."""
