@@ -206,7 +206,9 @@ class SimBroker:
         self.groups.coordinator._new_member_id = lambda name: f"{name}-{clock.draw.getrandbits(64):016x}"
         self.groups.serve(self.service, OffsetService(self.groups.coordinator, store, self.groups.when_known))
         parts = self.controller, self.replication, self.groups, store
-        self._watch = ClusterWatch(self.session, self.registry, self.state, *parts, self._open_listener)
+        # No world has two processes of one id.
+        told = self._open_listener, lambda _: True, lambda _: None
+        self._watch = ClusterWatch(self.session, self.registry, self.state, *parts, *told)
         self.loop.put_hook_first(self.state.partitions.commit)
 
     def _make_state(self) -> BrokerState:

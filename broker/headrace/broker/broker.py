@@ -51,6 +51,7 @@ from headrace.broker.workers import Jobs, Workers
 from headrace.coordination.broker_configs import BrokerConfigRegistry
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
 from headrace.coordination.disk_ages import DiskAges
+from headrace.coordination.errors import NodeHeldError
 from headrace.coordination.fronts import Front
 from headrace.coordination.offline_logs import OfflineLogRegistry
 from headrace.coordination.producer_ids import allocate_block
@@ -129,7 +130,8 @@ class Broker:
         upkeep = OwnJobs(self._control, UPKEEP)
         store = GroupStore(self._session, self._control, lambda: registered(self._state), upkeep)
         parts = self._controller, self._replication, self._serve_groups(store, upkeep), store
-        self._watch = ClusterWatch(self._session, self._topics, self._state, *parts, self._open_listeners)
+        told = self._open_listeners, self._is_own, self._end_displaced
+        self._watch = ClusterWatch(self._session, self._topics, self._state, *parts, *told)
         self._listener = self._server.bind(*options.listen, self._service)
         self._peers = Peers(self._loop, bound=self._server.connections.bound, descriptors=descriptor_limit())
         self._front = self._bind_front(producer_ids)
@@ -238,14 +240,10 @@ class Broker:
         host, port = self._options.advertise or self._listener.address
         return host, port or self._listener.address[1]
 
-    def _register(self) -> Mapping[str, TopicState]:
-        """Registers this broker in ZooKeeper; returns the topics of just before. Called on a control thread.
-
-        Until then others may have made the process before this one a leader, whose registration they saw.
-        """
-        self._ageing.check()
+    @property
+    def _registration(self) -> BrokerRegistration:
         host, port = self._advertised
-        registration = BrokerRegistration(
+        return BrokerRegistration(
             self._options.broker_id,
             host,
             port,
@@ -253,6 +251,26 @@ class Broker:
             self._config["broker.rack"],
             directory_id=self._directory.directory_id,
         )
+
+    def _is_own(self, found: BrokerRegistration) -> bool:
+        """Whether a registration under this broker's id is of this process, or of one before it."""
+        return found.is_of_same_process(self._registration)
+
+    def _end_displaced(self, other: BrokerRegistration) -> None:
+        """Ends this broker, whose session was lost: another process has its id since, and what it led."""
+        self._failure = NodeHeldError(
+            f"the broker at {other.host}:{other.port} has been registered under this id since this one's "
+            "session ended; two brokers cannot have one id: delete one of them, or give it another id"
+        )
+        self._loop.stop()
+
+    def _register(self) -> Mapping[str, TopicState]:
+        """Registers this broker in ZooKeeper; returns the topics of just before. Called on a control thread.
+
+        Until then others may have made the process before this one a leader, whose registration they saw.
+        """
+        self._ageing.check()
+        registration = self._registration
         own = self._front and self._options.front_address(self._front.address)
         front = Front(self._options.broker_id, *own) if own else None
         self._membership.remove_predecessor(registration)

@@ -41,7 +41,9 @@ def seen_controller(state: BrokerState) -> Callable[[int | None], None]:
 @dataclass(slots=True)
 class ClusterWatch:
     """`topics`: the registry that the parts share, because it caches. `registered` is called on the loop's
-    thread, whenever the brokers have changed and this broker is one of them.
+    thread, whenever the brokers have changed and this broker is one of them; `displaced` instead, if another
+    process is registered under this broker's id, which `is_own` tells: with the other's broker epoch this
+    broker would be believed in its name, and would lead what was given to it.
     """
 
     session: ZooKeeperSession
@@ -52,6 +54,8 @@ class ClusterWatch:
     groups: GroupService
     store: GroupStore
     registered: Callable[[], None]
+    is_own: Callable[[BrokerRegistration], bool]
+    displaced: Callable[[BrokerRegistration], None]
     _created_zxid: int = 0
 
     def open_logs(self) -> None:
@@ -102,6 +106,10 @@ class ClusterWatch:
         state.throttles.configure(configs.get(state.broker_id, {}), state.monotonic_ms())
 
     def _see_brokers(self, brokers: list[BrokerRegistration]) -> None:
+        here = [each for each in brokers if each.broker_id == self.state.broker_id]
+        if here and not self.is_own(here[0]):
+            self.displaced(here[0])
+            return
         self.state.view = self.state.view.with_brokers(brokers)
         self.groups.brokers_changed()
         self.replication.brokers_changed()

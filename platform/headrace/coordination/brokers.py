@@ -10,7 +10,7 @@ says nothing.
 import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from headrace.coordination import documents, znodes
 from headrace.coordination.errors import CorruptNodeError
@@ -48,6 +48,11 @@ class BrokerRegistration:
     def __post_init__(self) -> None:
         if not self.rack:
             object.__setattr__(self, "rack", self.host)
+
+    def is_of_same_process(self, other: Self) -> bool:
+        """Whether both have the same id, address and disk, which no two processes hold at once."""
+        here, there = ((each.broker_id, each.host, each.port, each.directory_id) for each in (self, other))
+        return here == there
 
     @property
     def shown_rack(self) -> str:
