@@ -12,6 +12,7 @@ from fix_replicas import SETTINGS, ReplicatedCluster
 from headrace.broker.replicas.high_watermarks import load
 from headrace.coordination.brokers import BrokerRegistry
 from headrace.log.directory import PartitionName
+from headrace.wire.errors import ErrorCode
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +75,21 @@ def test_an_empty_folder_is_a_word(replicas: ReplicatedCluster) -> None:
         replicas.brokers[number].start()
     replicas.wait_in_sync(topic, 1, 2, 3)
     assert b"anew" in replicas.wait_until_equal(topic, 1, 2, 3)
+
+
+def test_the_only_replica_gives_no_address_away_twice(replicas: ReplicatedCluster) -> None:
+    """Nobody else has anything: to begin anew at address 0 is for an administrator to say."""
+    topic = replicas.topic(1)
+    end = replicas.produce(topic, "acknowledged").base_offset + 1
+    broker, name = replicas.brokers[1], PartitionName(topic, 0)
+    replicas.wait_for(
+        "it is noted", lambda: name in (known := load(broker.data_dir)) and known[name].address >= end
+    )
+    broker.kill()
+    folder = broker.data_dir / str(name)
+    shutil.rmtree(folder)
+    broker.start()
+    refused = replicas.try_to_produce(topic, "in the same place")
+    assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    folder.mkdir()
+    assert replicas.produce(topic, "anew").base_offset < end - 1

@@ -239,8 +239,7 @@ class Roles:
             self._known = {name: each for name, each in self._known.items() if self._has_replica(name)}
         known = dict(self._known)
         for led in self._state.partitions:
-            if led.replicas is not None:
-                known[led.name] = of(led.topic_id, led.log, led.visible_address)
+            known[led.name] = of(led.topic_id, led.log, led.visible_address)
         for followed in self._followed:
             known[followed.name] = of(followed.topic_id, followed.log, followed.high_watermark)
         return known
@@ -256,7 +255,7 @@ class Roles:
         followed = self._followed.get(name)
         moving = self._moving.get(name)
         if led is not None:
-            if led.replicas is not None and not is_deleted:
+            if not is_deleted:
                 self._known[name] = of(led.topic_id, led.log, led.visible_address)
             if is_deleted:
                 self._state.partitions.remove(led)
