@@ -117,13 +117,15 @@ def decode(content: bytes, path: Path = Path(FILE_NAME)) -> Checkpoint | None:
         saved = values.get("epochs")
         epochs = None if saved is None else tuple(EpochStart(*start) for start in saved)
         point, saved_ms = values["recovery_point"], values.get("saved_ms")
+        if type(point) is not int or point < 0 or type(saved_ms) not in (int, type(None)):
+            return None
         starts = _starts(values.get("starts"), point)
         lineage = values.get("lineage")
         if type(lineage) is not int or not 0 < lineage < 1 << LINEAGE_BITS:
             lineage = NO_LINEAGE
         begun = _begun(values.get("begun"))
         return Checkpoint(point, producers, max_timestamps_ms, saved_ms, epochs, starts, lineage, begun)
-    except (ValueError, KeyError, TypeError, struct.error):
+    except (ValueError, LookupError, TypeError, struct.error, OverflowError, RecursionError):
         return None
 
 

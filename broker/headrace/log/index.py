@@ -72,7 +72,8 @@ def decode(content: bytes) -> SegmentIndex | None:
             return None
         line, _, starts = body.partition(b"\n")
         head: dict[str, Any] = json.loads(line)
-        if head["version"] != VERSION:
+        numbers = [head[name] for name in ("base", "end", "first_crc", "max_timestamp_ms")]
+        if head["version"] != VERSION or any(type(each) is not int for each in numbers):
             return None
         return SegmentIndex(
             head["base"],
@@ -80,7 +81,7 @@ def decode(content: bytes) -> SegmentIndex | None:
             head["first_crc"],
             KnownStarts.from_bytes(starts, head["end"], head["max_timestamp_ms"]),
         )
-    except (ValueError, KeyError, TypeError, IndexError):
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None
 
 

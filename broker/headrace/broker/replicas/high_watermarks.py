@@ -80,7 +80,7 @@ def load(directory: Path) -> dict[PartitionName, HighWatermark]:
         }
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         logger.warning("%s is not used: %s", path, error)
         return {}
 
