@@ -1,4 +1,4 @@
-"""Files of a log that have a right checksum and say what cannot be: each counts as damaged, and that is all."""
+"""Files of a log with a right checksum that say what cannot be: each counts as damaged, and that is all."""
 
 from __future__ import annotations
 
