@@ -9,14 +9,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from headrace.audit.batches.raw_reader import RawReader
 from headrace.audit.topic.decoding import SCHEMA_FILES, AuditDecoder, NotAnAuditRecordError
 from headrace.audit.topic.keeping import keep_records
-from headrace.audit.topic.logs_read import NO_LOGS, LastRead, Log, LogsRead, LogWatch, Mark, named_id
+from headrace.audit.topic.logs_read import (
+    NO_LOGS,
+    LastRead,
+    Log,
+    LogsRead,
+    LogWatch,
+    Mark,
+    digest_of,
+    named_id,
+)
 from headrace.audit.topic.records import ProducerReport, ReceivedRecord
 from headrace.audit.topic.set_aside import SetAside, added, note
 from headrace.audit.topic.validity import ImpossibleRecordError, check
@@ -102,6 +111,7 @@ class AuditReader:
         self._raw = RawReader(bootstrap, client_id)
         self._undecoded: list[ConsumerRecord] = []
         self._restarted: set[Log] = set()
+        self._unconfirmed: dict[Log, LastRead] = {}
         self._has_schemas = False
 
     def know(self, last: Mapping[Log, LastRead], marks: Iterable[Mark]) -> None:
@@ -160,6 +170,10 @@ class AuditReader:
                 if address is None:
                     self._consumer.seek_to_beginning(topic, partition)
                 else:
+                    last = self._watch.last.get((topic, partition))
+                    if last is not None and last.offset < address:
+                        self._unconfirmed[topic, partition] = last
+                        address = last.offset
                     self._consumer.seek(topic, partition, address, topic_id=self._known_id(topic, partition))
         return self._consumer.assignment
 
@@ -192,9 +206,10 @@ class AuditReader:
         """
         if not self._undecoded:
             try:
-                self._undecoded = self._consumer.poll(timeout_s, max_records=RECORDS_PER_POLL_MAX)
+                read = self._consumer.poll(timeout_s, max_records=RECORDS_PER_POLL_MAX)
+                self._undecoded = list(self._confirmed(read))
             except OffsetOutOfRangeError as error:
-                self._restart_at_beginning(error)
+                self._restart_at_beginning((error.topic, error.partition), str(error))
             except CorruptRecordsError as error:
                 return self._skip_corrupt(error)
         # Kept until all are decoded: they must not be lost if the registry does not respond.
@@ -213,6 +228,22 @@ class AuditReader:
         logs = self._noted()
         self._undecoded = []
         return Polled(decoded, positions, self._warned(aside), logs)
+
+    def _confirmed(self, records: Iterable[ConsumerRecord]) -> Iterator[ConsumerRecord]:
+        """Yields the records without those that were read before this reader was made, by which it knows the
+        log again. One that does not have its own is read from its start: it went back, and may have grown
+        again. Records there have taken the place of others.
+        """
+        left_out: set[Log] = set()
+        for record in records:
+            log = (record.topic, record.partition)
+            last = self._unconfirmed.pop(log, None)
+            if last is None and log not in left_out:
+                yield record
+            elif last is not None and (record.offset, digest_of(record.value or b"")) != last[1:]:
+                left_out.add(log)
+                problem = f"{log[0]}-{log[1]} does not have the record at {last.offset} that was read last"
+                self._restart_at_beginning(log, problem)
 
     def _noted(self) -> LogsRead:
         """Returns which logs the records are of that were read now."""
@@ -255,10 +286,11 @@ class AuditReader:
         self._consumer.seek(*key, following)
         return Polled([], {key: following}, self._warned(aside))
 
-    def _restart_at_beginning(self, error: OffsetOutOfRangeError) -> None:
-        logger.warning("%s; continuing where the log begins now", error)
-        self._consumer.seek_to_beginning(error.topic, error.partition)
-        self._restarted.add((error.topic, error.partition))
+    def _restart_at_beginning(self, log: Log, problem: str) -> None:
+        logger.warning("%s; continuing where the log begins now", problem)
+        self._consumer.seek_to_beginning(*log)
+        self._unconfirmed.pop(log, None)
+        self._restarted.add(log)
 
     def _decode(self, record: ConsumerRecord) -> tuple[ReceivedRecord | None, str]:
         """Returns the record, or None and the problem for one that is not to be believed."""
