@@ -32,13 +32,12 @@ from headrace.audit.gathering.facts import HourFacts, LogFacts, PartitionFacts
 from headrace.audit.gathering.frontiers import frontiers
 from headrace.audit.gathering.loads import TopicLoads
 from headrace.audit.gathering.publishers import (
+    KnownPublishers,
     Numbers,
     ahead_ms,
     clock_skews,
     lost_logs,
     missing_reports,
-    publisher_names,
-    publishers,
     unclosed,
     withdrawn,
 )
@@ -84,10 +83,13 @@ def hours(connection: Connection, topic: str, from_ms: int | None, to_ms: int | 
     return sorted(found)
 
 
-def evidence(connection: Connection, topic: str, hours_ms: list[int]) -> Iterator[Evidence]:
+def evidence(
+    connection: Connection, topic: str, hours_ms: list[int], known: KnownPublishers | None = None
+) -> Iterator[Evidence]:
     """Yields the evidence of every (hour, datacenter), by hour, then datacenter.
 
-    The loads that count are those of the warehouse that loaded the topic last.
+    The loads that count are those of the warehouse that loaded the topic last. `known`: of this transaction,
+    for several topics.
     """
     if not hours_ms:
         return
@@ -97,9 +99,10 @@ def evidence(connection: Connection, topic: str, hours_ms: list[int]) -> Iterato
     facts = _Gatherer(connection, topic, from_ms, to_ms)
     datacenters = datacenters_of(connection, topic)
     partitions = facts.partition_evidence()
-    states = {name: publishers(connection, name) for name in datacenters}
+    known = known or KnownPublishers(connection)
+    states = {name: known.states(name) for name in datacenters}
     open_ones = {name: unclosed(connection, topic, name) for name in datacenters}
-    names = {name: publisher_names(connection, name) for name in datacenters}
+    names = {name: known.names(name) for name in datacenters}
     held = (facts.named, facts.hours, facts.logs)
     numbers = {name: needed_numbers(connection, topic, name, *held) for name in datacenters}
     declared = incarnations_of(connection, topic)

@@ -24,6 +24,30 @@ class Named(Protocol):
     def meant(self, datacenter: str, topic_id: str) -> str: ...
 
 
+class KnownPublishers:
+    """What a store knows of publishers and their producers, by datacenter: read once for all topics.
+
+    There may be many of both, so that each topic's own reading of all would take long.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._states: dict[str, dict[str, PublisherState]] = {}
+        self._names: dict[str, dict[int, str]] = {}
+
+    def states(self, datacenter: str) -> dict[str, PublisherState]:
+        """Returns every publisher that reported from a datacenter, by its id."""
+        if datacenter not in self._states:
+            self._states[datacenter] = publishers(self._connection, datacenter)
+        return self._states[datacenter]
+
+    def names(self, datacenter: str) -> dict[int, str]:
+        """Returns producer id → publisher."""
+        if datacenter not in self._names:
+            self._names[datacenter] = publisher_names(self._connection, datacenter)
+        return self._names[datacenter]
+
+
 def publishers(connection: Connection, datacenter: str) -> dict[str, PublisherState]:
     """Returns every publisher that reported from a datacenter, by its id."""
     table, counting = tables.publishers, tables.counting_publishers

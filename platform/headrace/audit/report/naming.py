@@ -15,6 +15,7 @@ from sqlalchemy import Connection, delete, select
 
 from headrace.audit.evidence import HOPS, Policy, Verdict
 from headrace.audit.gathering import gather
+from headrace.audit.gathering.publishers import KnownPublishers
 from headrace.audit.store import measured_tables, tables
 from headrace.audit.store.inserting import insert_new
 from headrace.audit.store.store import AuditStore
@@ -49,10 +50,11 @@ def name_findings(store: AuditStore, now_ms: int, begun_ms: int, policy: Policy 
     policy = policy or Policy()
     fresh: list[dict[str, Any]] = []
     with store.reading() as connection:
+        known = KnownPublishers(connection)
         for topic, hours_ms in _touched(connection, now_ms - policy.delay_ms - SLACK_MS).items():
             if topic == CANARY_TOPIC:
                 continue
-            for evidence in gather.evidence(connection, topic, hours_ms):
+            for evidence in gather.evidence(connection, topic, hours_ms, known):
                 fresh += _rows_of(judge(evidence, policy, now_ms), now_ms, begun_ms)
     if not fresh:
         return 0

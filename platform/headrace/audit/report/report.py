@@ -16,6 +16,7 @@ from headrace.audit import phrases
 from headrace.audit.evidence import Accepted, Counts, Evidence, Policy, Status, Verdict, worst
 from headrace.audit.gathering import gather
 from headrace.audit.gathering.drills import ended_drills
+from headrace.audit.gathering.publishers import KnownPublishers
 from headrace.audit.gathering.repairs import AskedRecount, asked_recounts
 from headrace.audit.gathering.tests import VerifiedTable, verified_tables
 from headrace.audit.report.drill_scores import DrillScore, drill_score
@@ -161,9 +162,10 @@ def report(
     verdicts: list[Verdict] = []
     window = (from_ms, to_ms)
     with store.reading() as connection:
+        known = KnownPublishers(connection)
         for name in _topics(connection) if topic is None else [topic]:
             found = kept_hours(connection, name, *window) if use_kept and policy == POLICY else NOTHING_KEPT
-            judged = _verdicts(connection, name, found, window, policy, now_ms)
+            judged = _verdicts(connection, name, found, window, policy, now_ms, known)
             verdicts += (each for each in judged if any(each.counts) or each.findings)
         aside = tuple(read_set_aside(connection))
         recounts = tuple(asked_recounts(connection, topic))
@@ -191,6 +193,7 @@ def _verdicts(
     window: tuple[int | None, int | None],
     policy: Policy,
     now_ms: int,
+    known: KnownPublishers,
 ) -> list[Verdict]:
     """Returns the verdicts on a topic's hours, kept or fresh, by hour, then datacenter."""
     verdicts: list[Verdict] = []
@@ -201,7 +204,7 @@ def _verdicts(
             fresh.append(hour_ms)
         else:
             verdicts += settled
-    verdicts += (judge(each, policy, now_ms) for each in gather.evidence(connection, topic, fresh))
+    verdicts += (judge(each, policy, now_ms) for each in gather.evidence(connection, topic, fresh, known))
     return sorted(verdicts, key=lambda verdict: (verdict.hour_ms, verdict.datacenter))
 
 
