@@ -56,6 +56,30 @@ def _(asker: Asker) -> Any:
     ]
 
 
+@case("OffsetCommit: a leader epoch")
+def _(asker: Asker) -> Any:
+    """Clients give the epoch of the record before the offset, and get it back."""
+    group, name = asker.group(), asker.topic()
+    part = {"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}
+    response = asker.ask(
+        ApiKey.OFFSET_COMMIT,
+        8,
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=[{"name": name, "partitions": [part | {"committed_leader_epoch": 3}]}],
+    )
+    stored = [name_of(part.error_code) for each in response.topics for part in each.partitions]
+    topics = [{"name": name, "partition_indexes": [0]}]
+    found = asker.ask(ApiKey.OFFSET_FETCH, 7, group_id=group, topics=topics, require_stable=False)
+    return stored, [
+        (part.committed_offset, part.committed_leader_epoch)
+        for each in found.topics
+        for part in each.partitions
+    ]
+
+
 @case("OffsetFetch: an unknown group, unknown topics and partitions")
 def _(asker: Asker) -> Any:
     topics = [{"name": fresh("x"), "partition_indexes": [0, -1]}]

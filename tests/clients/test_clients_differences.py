@@ -37,6 +37,7 @@ DIFFERENCES: Final[dict[str, Difference]] = {
         [("NONE", [(0, "OFFSET_OUT_OF_RANGE", 0)])] * 3, [("NONE", [(0, "OFFSET_OUT_OF_RANGE", -1)])] * 3
     ),
     "Fetch: a partition twice": Difference(("NONE", [(0, "NONE", 0)] * 2), SERVED),
+    "OffsetCommit: a leader epoch": Difference((["NONE"], [(5, -1)]), (["NONE"], [(5, 3)])),
     "OffsetCommit: an empty group id": Difference(["INVALID_GROUP_ID"], ["NONE"]),
     "OffsetCommit: a group id of 1025 bytes": Difference(["INVALID_GROUP_ID"], ["NONE"]),
     "IncrementalAlterConfigs: an unknown operation": Difference(
