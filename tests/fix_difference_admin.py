@@ -57,7 +57,13 @@ def _(asker: Asker) -> Any:
     name = asker.topic()
     return [
         altered(asker, (TOPIC, name, [(setting, SET, value)]))
-        for setting, value in (("retention.ms", "soon"), ("no.such.setting", "1"))
+        for setting, value in (
+            ("retention.ms", "soon"),
+            ("no.such.setting", "1"),
+            ("retention.ms", "1e3"),
+            ("retention.ms", " 5 "),
+            ("retention.ms", "\u0665"),
+        )
     ]
 
 
@@ -101,6 +107,23 @@ def _(asker: Asker) -> Any:
 @case("IncrementalAlterConfigs: a setting of brokers that needs a restart")
 def _(asker: Asker) -> Any:
     return altered(asker, (BROKER, "1", [("broker.rack", SET, "r")]))
+
+
+@case("AlterConfigs, IncrementalAlterConfigs: described at once")
+def _(asker: Asker) -> Any:
+    name, found = asker.topic(), []
+    for value in ("70000", "80000", "90000"):
+        found += [replaced(asker, name, value), values_of(asker, name)]
+        found += [altered(asker, (TOPIC, name, [("retention.ms", SET, value + "1")])), values_of(asker, name)]
+    return found
+
+
+def values_of(asker: Asker, topic: str) -> Any:
+    resource = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": ["retention.ms"]}
+    response = asker.ask(
+        ApiKey.DESCRIBE_CONFIGS, 4, resources=[resource], include_synonyms=False, include_documentation=False
+    )
+    return [config.value for each in response.results for config in each.configs]
 
 
 @case("AlterConfigs: a null value")

@@ -173,8 +173,11 @@ class TopicAdmin:
 
     def set_config(
         self, name: str, change: Callable[[dict[str, str]], dict[str, str]], *, validate_only: bool
-    ) -> None:
-        """Replaces a topic's configuration with the result of `change`. Raises `Refused`."""
+    ) -> dict[str, str]:
+        """Replaces a topic's configuration with the result of `change`, and returns it as it is stored.
+
+        Raises `Refused`.
+        """
 
         def checked(present: dict[str, str]) -> dict[str, str]:
             wanted = change(dict(present))
@@ -182,10 +185,10 @@ class TopicAdmin:
             return self._with_history(present, wanted)
 
         if validate_only:
-            checked(self._change(lambda: self._registry.get(name)).config)
-        else:
-            wanted = self._change(lambda: self._registry.change_config(name, checked))
-            logger.info("topic %s configured: %s", name, wanted)
+            return checked(dict(self._change(lambda: self._registry.get(name)).config))
+        wanted = self._change(lambda: self._registry.change_config(name, checked))
+        logger.info("topic %s configured: %s", name, wanted)
+        return dict(wanted)
 
     def explain(self, topic: TopicState) -> Iterable[tuple[str, str, int]]:
         """Yields `(name, value, source)` of every setting of a topic."""

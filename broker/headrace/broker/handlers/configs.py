@@ -8,9 +8,9 @@ A broker's settings end with what its scrub found: a read-only entry for each da
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any, Final, Protocol
 
 from headrace.broker.bodies import Tree
@@ -36,6 +36,9 @@ BROKER: Final = 4
 SET: Final = 0
 DELETE: Final = 1
 CONTENT_BATCHES_MAX: Final = 5_000  # of one request: some 40 ms of one core
+SHOWN_WAIT_MAX_S: Final = (
+    5.0  # until a change that is stored is seen: ZooKeeper tells of it within milliseconds
+)
 RANGE_AS_BATCHES: Final = 25  # what a range costs besides, which lists a directory and opens a file
 _CONTENT_DOC: Final = "what this broker's replica holds between two addresses"
 _DAMAGE_DOC: Final = "addresses that are damaged on this broker's disk, or were, and why"
@@ -220,9 +223,12 @@ def _check_topic(name: str) -> None:
 def _alter(
     state: BrokerState, request: Request, change: Callable[[Any, Config], Config]
 ) -> Promise[Tree | Exception]:
-    """`change` makes a resource's new configuration from its present one."""
+    """`change` makes a resource's new configuration from its present one. Responds when this broker sees what
+    it has stored, as for new topics: who describes a resource then finds what was set.
+    """
     body = request.body
     counts = Counter((each.resource_type, each.resource_name) for each in body.resources)
+    changes: list[_Change] = []
 
     def step(resource: Any) -> Callable[[Refused | None], Tree]:
         def run(refusal: Refused | None) -> Tree:
@@ -231,19 +237,62 @@ def _alter(
                 if refusal is not None:
                     raise refusal
                 _check_resource(resource, counts[resource.resource_type, resource.resource_name])
-                name, new = resource.resource_name, partial(change, resource)
-                _setter(state, resource.resource_type)(name, new, validate_only=body.validate_only)
+                made = _Change(state, resource, change)
+                set_config = _setter(state, resource.resource_type)
+                made.stored = set_config(
+                    resource.resource_name, made.of_present, validate_only=body.validate_only
+                )
+                if not body.validate_only:
+                    changes.append(made)
             except Refused as refused:
                 result |= refused.fields
             return result
 
         return run
 
-    return state.later("responses", [step(resource) for resource in body.resources])
+    promise: Promise[Tree | Exception] = Promise()
+
+    def altered(found: list[Tree] | Exception) -> None:
+        response = found if isinstance(found, Exception) else {"responses": found}
+        until_s = time.monotonic() + SHOWN_WAIT_MAX_S
+        state.when(lambda: all(made.is_shown() for made in changes), until_s).then(
+            lambda _: promise.resolve(response)
+        )
+
+    state.in_steps([step(resource) for resource in body.resources]).then(altered)
+    return promise
+
+
+class _Change:
+    """One resource's change: what was there before, what is stored, and whether this broker sees it."""
+
+    def __init__(self, state: BrokerState, resource: Any, change: Callable[[Any, Config], Config]) -> None:
+        self._state = state
+        self._resource = resource
+        self._change = change
+        self._before = [self._shown()]
+        self.stored: Config = {}
+
+    def of_present(self, present: Config) -> Config:
+        self._before.append(dict(present))
+        return self._change(self._resource, present)
+
+    def is_shown(self) -> bool:
+        """Whether what was stored is seen, or what somebody stored after it."""
+        shown = self._shown()
+        return shown == self.stored or shown not in self._before
+
+    def _shown(self) -> Config | None:
+        view, name = self._state.view, self._resource.resource_name
+        if self._resource.resource_type == TOPIC:
+            topic = view.topics.get(name)
+            return None if topic is None else dict(topic.config)
+        known = {str(broker_id): config for broker_id, config in view.broker_configs.items()}
+        return dict(known.get(name, {}))
 
 
 class _SetConfig(Protocol):
-    def __call__(self, name: str, change: Callable[[Config], Config], *, validate_only: bool) -> None: ...
+    def __call__(self, name: str, change: Callable[[Config], Config], *, validate_only: bool) -> Config: ...
 
 
 def _setter(state: BrokerState, kind: int) -> _SetConfig:

@@ -69,14 +69,19 @@ class BrokerSettings:
         self._registry = registry
         self._known = known
 
-    def set_config(self, name: str, change: Change, *, validate_only: bool) -> None:
-        """Replaces the settings of the broker that `name` names. Raises `Refused`."""
+    def set_config(self, name: str, change: Change, *, validate_only: bool) -> Config:
+        """Replaces the settings of the broker that `name` names, and returns what is stored. Raises
+        `Refused`.
+        """
         broker_id = self._broker(name)
+        stored: Config = {}
 
         def checked(present: Config) -> Config:
-            wanted = change(present)
+            nonlocal stored
+            before, wanted = dict(present), change(present)
             check(wanted)
-            return present if validate_only else wanted
+            stored = before if validate_only else wanted
+            return stored
 
         try:
             self._registry.change(broker_id, checked)
@@ -88,6 +93,7 @@ class BrokerSettings:
             raise Refused(ErrorCode.REQUEST_TIMED_OUT, str(error)) from None
         if not validate_only:
             logger.info("broker %d: settings changed by a client", broker_id)
+        return stored
 
     def _broker(self, name: str) -> int:
         known = self._known()

@@ -1,0 +1,57 @@
+"""A change of settings is answered once the broker that made it sees it: who describes it then finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fix_broker import BrokerCluster
+from fix_difference_admin import BROKER, DELETE, SET, TOPIC, altered
+from fix_differences import Asker
+from headrace.wire.apis import ApiKey
+
+ROUNDS = 20
+RATE = "leader.replication.throttled.rate"
+
+
+@pytest.fixture
+def asker(one_broker: BrokerCluster) -> Iterator[Asker]:
+    made = Asker(one_broker.bootstrap)
+    yield made
+    made.close()
+
+
+def value_of(asker: Asker, kind: int, name: str, setting: str) -> str | None:
+    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": [setting]}
+    response = asker.ask(
+        ApiKey.DESCRIBE_CONFIGS, 4, resources=[resource], include_synonyms=False, include_documentation=False
+    )
+    (value,) = [config.value for each in response.results for config in each.configs]
+    return value
+
+
+def test_of_a_topic(asker: Asker) -> None:
+    name = asker.topic()
+    for i in range(ROUNDS):
+        wanted = str(70_000 + i)
+        assert altered(asker, (TOPIC, name, [("retention.ms", SET, wanted)])) == [(TOPIC, "NONE")]
+        assert value_of(asker, TOPIC, name, "retention.ms") == wanted
+
+
+def test_of_a_broker(asker: Asker) -> None:
+    for i in range(ROUNDS):
+        wanted = str(70_000 + i)
+        assert altered(asker, (BROKER, "1", [(RATE, SET, wanted)])) == [(BROKER, "NONE")]
+        assert value_of(asker, BROKER, "1", RATE) == wanted
+    assert altered(asker, (BROKER, "1", [(RATE, DELETE, None)])) == [(BROKER, "NONE")]
+    assert value_of(asker, BROKER, "1", RATE) != wanted
+
+
+def test_what_changes_nothing_or_is_refused_waits_for_nothing(asker: Asker) -> None:
+    """The request's other changes are not held up by it either."""
+    name = asker.topic()
+    same = (TOPIC, name, [("retention.ms", SET, "70000")])
+    for _ in range(ROUNDS):
+        wrong = (TOPIC, asker.topic(), [("retention.ms", SET, "soon")])
+        assert [code for _, code in altered(asker, same, wrong)] == ["NONE", "INVALID_CONFIG"]
