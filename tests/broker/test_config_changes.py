@@ -11,6 +11,7 @@ from fix_difference_admin import BROKER, DELETE, SET, TOPIC, altered
 from fix_differences import Asker
 from headrace.wire.apis import ApiKey
 
+Resource = tuple[int, str, list[tuple[str, int, str | None]]]
 ROUNDS = 20
 RATE = "leader.replication.throttled.rate"
 
@@ -28,7 +29,7 @@ def value_of(asker: Asker, kind: int, name: str, setting: str) -> str | None:
         ApiKey.DESCRIBE_CONFIGS, 4, resources=[resource], include_synonyms=False, include_documentation=False
     )
     (value,) = [config.value for each in response.results for config in each.configs]
-    return value
+    return None if value is None else str(value)
 
 
 def test_of_a_topic(asker: Asker) -> None:
@@ -51,7 +52,7 @@ def test_of_a_broker(asker: Asker) -> None:
 def test_what_changes_nothing_or_is_refused_waits_for_nothing(asker: Asker) -> None:
     """The request's other changes are not held up by it either."""
     name = asker.topic()
-    same = (TOPIC, name, [("retention.ms", SET, "70000")])
+    same: Resource = (TOPIC, name, [("retention.ms", SET, "70000")])
     for _ in range(ROUNDS):
-        wrong = (TOPIC, asker.topic(), [("retention.ms", SET, "soon")])
+        wrong: Resource = (TOPIC, asker.topic(), [("retention.ms", SET, "soon")])
         assert [code for _, code in altered(asker, same, wrong)] == ["NONE", "INVALID_CONFIG"]

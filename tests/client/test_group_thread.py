@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +13,11 @@ from headrace.client import ConsumerGroup, ConsumerRecord
 from headrace.client.errors import GroupError, MetadataTimeoutError
 from headrace.client.streams import MessageStream
 from headrace.coordination.assignment import StreamId
+from headrace.coordination.consumers import NotOwnerError, OtherTopicError
 from headrace.coordination.session import SessionState
 
 FIRST, SECOND = ("t", 0), ("t", 1)
+WAIT_S = 60
 
 
 def record(key: tuple[str, int], offset: int) -> ConsumerRecord:
@@ -148,3 +152,79 @@ def test_a_member_that_fails_and_cannot_even_commit_ends_its_streams() -> None:
     assert scene.session.is_closed
     with pytest.raises(GroupError, match="broken"):
         next(iter(scene.stream))
+
+
+def committed_while(scene: Scene) -> str:
+    """What `commit` says, called by another thread than the group's, which runs here."""
+    said: list[str] = []
+
+    def commit() -> None:
+        try:
+            scene.group.commit()
+            said.append("stored")
+        except GroupError as error:
+            said.append(str(error))
+
+    thread = threading.Thread(target=commit)
+
+    def call() -> list[ConsumerRecord]:
+        thread.start()
+        while not scene.group._commits.requested:
+            time.sleep(0.001)
+        return []
+
+    def end() -> list[ConsumerRecord]:
+        thread.join(WAIT_S)
+        return scene.end()
+
+    def consume() -> list[ConsumerRecord]:
+        scene.consume()
+        return call()
+
+    scene.group._commit_interval_s = None
+    scene.group._thread = thread  # it has joined
+    scene.consumer.script = [lambda: scene.polled(FIRST, 100), consume, list, end]
+    scene.group._loop()
+    return said[0]
+
+
+def test_commit_says_that_offsets_are_stored() -> None:
+    scene = Scene()
+    assert committed_while(scene) == "stored"
+    assert (0, 101) in scene.registry.stored
+
+
+@pytest.mark.parametrize(
+    "error", [NotOwnerError("t-0: another member owns it"), OtherTopicError("t-0: it was made again")]
+)
+def test_commit_says_that_offsets_are_not_stored(error: Exception) -> None:
+    """It returned as if they had been."""
+    scene = Scene()
+
+    def refuse(topic: str, partition: int, offset: int, **_: Any) -> None:
+        raise error
+
+    scene.registry.commit = refuse  # type: ignore[method-assign]
+    scene.group._rebalance = lambda: True  # type: ignore[method-assign]
+    assert str(error) in committed_while(scene)
+
+
+def test_commit_says_that_the_session_expired_before() -> None:
+    scene = Scene()
+    setattr(scene.consumer, "wakeup", scene.group._session_lost.set)  # noqa: B010  # it has no such method
+    scene.group._rebalance = lambda: True  # type: ignore[method-assign]
+    assert "was given up before the offset was stored" in committed_while(scene)
+    assert (0, 101) not in scene.registry.stored
+
+
+def test_commit_of_a_message_that_was_not_finished_in_time_is_an_error() -> None:
+    """Its partition has another owner by now, which gets it again."""
+    scene = Scene()
+    scene.group._thread = threading.current_thread()
+    scene.stream.put([record(FIRST, 100)])
+    assert scene.stream.get(1) is not None
+    scene.stream.reset_positions()
+    with pytest.raises(GroupError, match="was given up before the offset was stored"):
+        scene.group.commit()
+    scene.stream.get(0.0)
+    assert scene.stream.mark_consumed_by(threading.get_ident()), "the next message is another one"

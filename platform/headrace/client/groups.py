@@ -23,6 +23,7 @@ from headrace.client.cluster import TopicPartition
 from headrace.client.consumer import Consumer
 from headrace.client.errors import ClientError
 from headrace.client.errors import GroupError as GroupError
+from headrace.client.group_commits import CommitRequests
 from headrace.client.group_offsets import GroupOffsets
 from headrace.client.lifecycle import Client
 from headrace.client.streams import MessageStream
@@ -48,6 +49,7 @@ CLAIM_WAIT_S: Final = 1.0
 REBALANCE_RETRY: Final = Backoff(first_ms=50, max_ms=2000)
 COMMIT_WAIT_MAX_S: Final = 30.0
 JOIN_WAIT_MAX_S: Final = 60.0
+GIVEN_UP: Final = "the partition was given up before the offset was stored: its messages are delivered again"
 
 
 class ConsumerGroup(Client):
@@ -113,9 +115,9 @@ class ConsumerGroup(Client):
         self._rebalance_wanted = threading.Event()
         self._session_lost = threading.Event()  # and with it all claims, even if there is a new one by now
         self._closing = threading.Event()
-        self._commit_done = threading.Condition()
-        self._commits_requested = self._commits_made = 0
-        self._has_left = False
+        self._commits = CommitRequests()
+        self._not_stored: str | None = None
+        """Why the latest commit left offsets out that are another member's, or another topic's, by now."""
         self._error: ClientError | None = None
         """Why the thread has ended, unless by `close`."""
         self._thread: threading.Thread | None = None
@@ -162,26 +164,25 @@ class ConsumerGroup(Client):
     def commit(self) -> None:
         """Commits what is consumed, with the message this thread got last; returns once ZooKeeper has it.
 
-        Raises `GroupError` if that takes longer than `COMMIT_WAIT_MAX_S`, or this member ends before.
+        Raises `GroupError` if that takes longer than `COMMIT_WAIT_MAX_S`, or this member ends before, or has
+        lost that message's partition meanwhile: then the message is delivered again, to the next owner.
         """
         self._check_usable()
         if self._thread is None:
             return
-        self._mark_consumed()
-        with self._commit_done:
-            self._commits_requested += 1
-            wanted = self._commits_requested
-            self._consumer.wakeup()
-            self._commit_done.wait_for(
-                lambda: self._commits_made >= wanted or self._has_left, COMMIT_WAIT_MAX_S
-            )
-            if self._commits_made >= wanted:
-                return
+        if not self._mark_consumed():
+            raise GroupError(f"group {self.group}: {GIVEN_UP}")
+        wanted = self._commits.request()
+        self._consumer.wakeup()
+        problem = self._commits.wait(wanted, COMMIT_WAIT_MAX_S)
+        if problem is None and self._commits.is_met(wanted):
+            return
+        if problem is None:
             problem = f"ZooKeeper stored no offsets in {COMMIT_WAIT_MAX_S:g} s"
-            if self._has_left:
+            if self._commits.has_ended:
                 cause = self._error or "it was closed while ZooKeeper could not be reached"
                 problem = f"member {self.member_id} ended, and its offsets are not stored: {cause}"
-            raise GroupError(f"group {self.group}: {problem}") from self._error
+        raise GroupError(f"group {self.group}: {problem}") from self._error
 
     def close(self) -> None:
         """Commits, leaves the group, ends the streams. May be called again, and from any thread."""
@@ -202,9 +203,9 @@ class ConsumerGroup(Client):
     def _is_closed(self) -> bool:
         return self._closing.is_set()
 
-    def _mark_consumed(self) -> None:
-        for stream in self._streams:
-            stream.mark_consumed_by(threading.get_ident())
+    def _mark_consumed(self) -> bool:
+        """Returns whether what this thread got last can be stored."""
+        return False not in [stream.mark_consumed_by(threading.get_ident()) for stream in self._streams]
 
     # --- callbacks from ZooKeeper ---
 
@@ -260,9 +261,9 @@ class ConsumerGroup(Client):
                     self._rebalance_wanted.set()
                     self._closing.wait(REBALANCE_RETRY.delay_s(failures, self._draw))
                     continue
-            requested = self._commits_requested
+            requested = self._commits.requested
             is_time = self._commit_interval_s is not None and self._clock() >= next_commit_s
-            if (is_time or requested > self._commits_made) and self._session.state is SessionState.CONNECTED:
+            if (is_time or requested > self._commits.made) and self._session.state is SessionState.CONNECTED:
                 next_commit_s = self._clock() + (self._commit_interval_s or 0)
                 if self._commit():
                     self._finish_commits(requested)
@@ -293,6 +294,7 @@ class ConsumerGroup(Client):
         """Stops delivering after the session was lost: other members may own the partitions by now."""
         if self._owners:
             logger.warning("group %s: the ZooKeeper session expired", self.group)
+            self._commits.finish(self._commits.requested, GIVEN_UP)
             for stream in self._streams:
                 stream.drain(0.0)
                 stream.reset_positions()
@@ -332,12 +334,12 @@ class ConsumerGroup(Client):
     def _release_share(self) -> None:
         """Waits until readers finish the messages last returned, commits, and releases the claims."""
         if not self._owners:
-            self._finish_commits(self._commits_requested)
+            self._finish_commits(self._commits.requested)
             return
         until_s = self._clock() + self._grace_s
         for stream in self._streams:
             stream.drain(max(0.0, until_s - self._clock()))
-        requested = self._commits_requested
+        requested = self._commits.requested
         self._offsets.look()
         if self._commit():
             self._finish_commits(requested)
@@ -363,6 +365,7 @@ class ConsumerGroup(Client):
                 self._offsets.store(key, offset, str(self._owners[key]))
             except (NotOwnerError, OtherTopicError) as error:
                 logger.warning("group %s: %s", self.group, error)
+                self._not_stored = str(error)
                 self._assigned_for = None
                 self._rebalance_wanted.set()
             except CoordinationError as error:
@@ -371,9 +374,8 @@ class ConsumerGroup(Client):
         return complete
 
     def _finish_commits(self, requested: int) -> None:
-        with self._commit_done:
-            self._commits_made = requested
-            self._commit_done.notify_all()
+        problem, self._not_stored = self._not_stored, None
+        self._commits.finish(requested, problem)
 
     def _raise_unless_retriable(self, error: CoordinationError) -> None:
         if not error.retriable:
@@ -394,6 +396,5 @@ class ConsumerGroup(Client):
             stream.end(error)
         self._consumer.close()
         self._session.close()
-        with self._commit_done:
-            self._error, self._has_left = error, True
-            self._commit_done.notify_all()
+        self._error = error
+        self._commits.end()

@@ -47,6 +47,7 @@ class MessageStream:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._in_hand: ConsumerRecord | None = None
+        self._is_forfeited = False
         self._reader: int | None = None
         self._consumed: dict[TopicPartition, int] = {}
         self._ended = False
@@ -71,6 +72,7 @@ class MessageStream:
         with self._lock:
             self._reader = threading.get_ident()
             self._mark_consumed()
+            self._is_forfeited = False
             if not self._queue:
                 # `drain` may be waiting until the message last returned is consumed.
                 self._changed.notify_all()
@@ -110,11 +112,15 @@ class MessageStream:
             self._full = self._full or not self._is_below(1)
             self._changed.notify_all()
 
-    def mark_consumed_by(self, thread_id: int) -> None:
-        """Counts the message last returned as consumed if this thread reads the stream."""
+    def mark_consumed_by(self, thread_id: int) -> bool:
+        """Counts the message last returned as consumed if this thread reads the stream. Returns False if that
+        came too late: see `reset_positions`.
+        """
         with self._lock:
-            if self._reader == thread_id:
-                self._mark_consumed()
+            if self._reader != thread_id:
+                return True
+            self._mark_consumed()
+            return not self._is_forfeited
 
     def drain(self, grace_s: float) -> None:
         """Discards the queue, then waits at most `grace_s` until the message last returned is consumed."""
@@ -136,6 +142,7 @@ class MessageStream:
         """Prepares for a new assignment: the message last returned will not count as consumed."""
         with self._lock:
             self._consumed.clear()
+            self._is_forfeited = self._is_forfeited or self._in_hand is not None
             self._in_hand = None
 
     def end(self, error: ClientError | None) -> None:

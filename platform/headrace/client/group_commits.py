@@ -1,0 +1,44 @@
+"""The calls of `ConsumerGroup.commit` that wait for the group's thread, and what became of them."""
+
+from __future__ import annotations
+
+import threading
+
+
+class CommitRequests:
+    """Any thread may call `request`, `wake` and `wait`; the group's thread calls the others."""
+
+    def __init__(self) -> None:
+        self.requested = self.made = 0
+        self.has_ended = False
+        self._changed = threading.Condition()
+        self._lost: dict[int, str] = {}  # requests that could not be met, and why, until they learn of it
+
+    def request(self) -> int:
+        """Returns the number of a new request: it is met when `made` has reached it."""
+        with self._changed:
+            self.requested += 1
+            return self.requested
+
+    def wait(self, number: int, timeout_s: float) -> str | None:
+        """Waits until a request is met, or has failed: returns why, or None. See `is_met`, too."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.made >= number or self.has_ended, timeout_s)
+            return self._lost.pop(number, None)
+
+    def is_met(self, number: int) -> bool:
+        return self.made >= number
+
+    def finish(self, requested: int, problem: str | None = None) -> None:
+        """All requests up to this one are met, or have failed, if there is a problem."""
+        with self._changed:
+            if problem is not None:
+                self._lost |= dict.fromkeys(range(self.made + 1, requested + 1), problem)
+            self.made = requested
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """No request will be met any more."""
+        with self._changed:
+            self.has_ended = True
+            self._changed.notify_all()
