@@ -52,19 +52,20 @@ def cluster_admin(state: Values, *, timeout_s: float) -> Iterator[ReplicaAdmin]:
             admin.topics()
             bootstrap = own
         except ClientError:
-            bootstrap = _live_brokers(str(state["zookeeper"])) or own
+            bootstrap = [*registered_brokers(str(state["zookeeper"])).values()] or own
     with replica_admin(bootstrap, timeout_s=timeout_s) as admin:
         yield admin
 
 
-def _live_brokers(zookeeper: str) -> list[str]:
+def registered_brokers(zookeeper: str) -> dict[int, str]:
+    """Returns the addresses of the live brokers by their ids. Raises `CoordinationError`."""
     from headrace.coordination.brokers import BrokerRegistry
     from headrace.coordination.session import ZooKeeperSession
 
     session = ZooKeeperSession(zookeeper, name="headrace-terraform")
     session.start(connect_timeout_s=CONNECT_TIMEOUT_S)
     try:
-        return [f"{each.host}:{each.port}" for each in BrokerRegistry(session).live()]
+        return {each.broker_id: f"{each.host}:{each.port}" for each in BrokerRegistry(session).live()}
     finally:
         session.close()
 

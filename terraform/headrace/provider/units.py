@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.agent import configuration
 from headrace.coordination.errors import CoordinationError
-from headrace.provider import draining, holdings, lacking, replacing, restarting
+from headrace.provider import draining, holdings, lacking, replacing, restarting, same_id
 from headrace.provider.clusters import PLAN_TIMEOUT_S, admin_client
 from headrace.provider.holdings import Holdings
 from headrace.provider.planning import ResourceChange, ResourcePlan
@@ -82,6 +82,8 @@ class BrokerResource(UnitResource):
         return plan
 
     def plan_deletion(self, call: ResourceCall, prior: Values) -> None:
+        if same_id.other_broker(prior) is not None:
+            return
         # Before it is looked at: of brokers that leave at the same time the last one knows all.
         self.context.leaving_brokers[prior["zookeeper"]].add(int(prior["broker_id"]))
         if not self._is_fetched_again(call, prior):
@@ -95,6 +97,7 @@ class BrokerResource(UnitResource):
         return replacing.sole_replicas(prior, leaving, self.context.deleted_topics) == []
 
     def create(self, call: ResourceCall, planned: Values) -> Values:
+        same_id.check_free(planned)
         key = (planned["zookeeper"], int(planned["broker_id"]))
         self.context.brokers_being_made.add(key)
         try:
@@ -127,6 +130,9 @@ class BrokerResource(UnitResource):
         return state
 
     def delete(self, call: ResourceCall, prior: Values) -> None:
+        if same_id.other_broker(prior) is not None:
+            self.remove(call, prior)
+            return
         cluster, making = prior["zookeeper"], self.context.brokers_being_made
         patience = lacking.Patience(prior, lambda broker_id: (cluster, broker_id) in making)
         while not self._delete_in_turn(call, prior, patience):
