@@ -57,6 +57,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             ExitCode.USAGE,
             "'--partitions' / '-p': Input should be less than or equal to 2000",
         ),
+        (
+            ("topics", "delete", "t", "--yes", "-b", ""),
+            ExitCode.USAGE,
+            "--bootstrap '' names nothing: give a",
+        ),
+        (("topics", "delete", "t", "--yes", "-d", ""), ExitCode.USAGE, "--datacenter '' names nothing: "),
+        (("topics", "delete", "t", "--yes", "--context", " "), ExitCode.USAGE, "--context ' ' names nothing"),
         (("groups", "describe", ""), ExitCode.USAGE, "error: '' is not a group name: "),
         (
             ("topics", "list", "-b", "no-such-host.invalid:9092"),

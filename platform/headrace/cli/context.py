@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 from headrace.cli import names
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.selection import current, tell
-from headrace.cli.values import registry_urls
+from headrace.cli.values import registry_urls, where_given
 
 DatacenterOption = Annotated[
     str | None,
@@ -25,13 +25,18 @@ DatacenterOption = Annotated[
         "-d",
         help="A datacenter of the context, such as east.",
         envvar="HEADRACE_DATACENTER",
+        callback=where_given("--datacenter"),
         autocompletion=names.datacenters,
     ),
 ]
 BootstrapOption = Annotated[
     str | None,
     typer.Option(
-        "--bootstrap", "-b", help="Brokers as host:port,…, instead of the datacenter's.", metavar="ADDRESSES"
+        "--bootstrap",
+        "-b",
+        help="Brokers as host:port,…, instead of the datacenter's.",
+        metavar="ADDRESSES",
+        callback=where_given("--bootstrap"),
     ),
 ]
 RegistryOption = Annotated[

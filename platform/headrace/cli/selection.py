@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from headrace.cli.errors import CommandError, ExitCode, print_note
+from headrace.cli.values import where_given
 from headrace.site.environment_variables import CONTEXT_VARIABLE
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ ContextOption = Annotated[
         help="A context, as `headrace context list` shows them; by default the one in use.",
         metavar="NAME",
         envvar=CONTEXT_VARIABLE,
+        callback=where_given("--context"),
         autocompletion=complete_contexts,
     ),
 ]

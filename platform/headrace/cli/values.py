@@ -165,6 +165,21 @@ def _setting(name: str, value: str) -> str:
     return value
 
 
+def where_given(option: str) -> Callable[[str | None], str | None]:
+    """Returns a check of what says where a command works: an empty word, such as a variable that is not set,
+    must not mean the default instead of what was meant.
+    """
+
+    def check(text: str | None) -> str | None:
+        if text is not None and not text.strip():
+            raise CommandError(
+                f"{option} {text!r} names nothing: give a value, or leave the option out", ExitCode.USAGE
+            )
+        return text
+
+    return check
+
+
 def registry_urls(text: str | None) -> str | None:
     """Checks what --registry gives: one URL, or several."""
     if text is not None:
