@@ -86,7 +86,17 @@ def _open_missing_streams() -> None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115
 
 
+def _forget_no_width() -> None:
+    """Lets the width be found if `$COLUMNS` is 0, as where a terminal has no size: rich would print lines of
+    no character, and so neither errors nor help.
+    """
+    columns = os.environ.get("COLUMNS", "")
+    if columns and not columns.strip("0"):
+        del os.environ["COLUMNS"]
+
+
 _open_missing_streams()
+_forget_no_width()
 # A pipe has no width of its own; its lines are not wrapped.
 out: Final = SafeConsole(width=None if sys.stdout.isatty() else PIPE_WIDTH)
 err: Final = SafeConsole(stderr=True)
