@@ -151,6 +151,18 @@ def test_an_output_may_be_a_whole_module() -> None:
         (json.dumps({"east": output({"bootstrap_servers": []})}), "no datacenter is among the outputs"),
         (json.dumps({"No Name": output({"bootstrap_servers": ["a:1"]})}), "do not describe an installation"),
         (
+            json.dumps({"a": output({"bootstrap_servers": ["10.0.0.5:99092"]})}),
+            "'10.0.0.5:99092' is not a broker address; give host:port",
+        ),
+        (
+            json.dumps({"a": output({"bootstrap_servers": ["a:1"], "registry_url": "10.0.0.5:8081"})}),
+            "'10.0.0.5:8081' is not a registry's URL",
+        ),
+        (
+            json.dumps({"a": output({"bootstrap_servers": ["a:1"], "mirrors": "http://a:8083/status"})}),
+            "mirrors of a is 'http://a:8083/status', expected an object of source = URL",
+        ),
+        (
             json.dumps({"a": output({"bootstrap_servers": ["a:1"], "mirrors": "none"})}),
             "do not describe an installation",
         ),

@@ -7,10 +7,10 @@ Pure. `site.context_store` keeps contexts on disk.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from headrace.process.nearest import question
 from headrace.site.errors import SiteError
@@ -21,6 +21,7 @@ SITE: Final = "site"
 NAME_PATTERN: Final = r"^[a-z][a-z0-9-]{0,39}$"
 # Terraform's values are nested as deeply as modules are: outputs, maps of datacenters, their fields.
 DEPTH_MAX: Final = 6
+INPUT_SHOWN_MAX: Final = 100
 _WANTED: Final = (
     "a datacenter is an object with bootstrap_servers, such as an output of the module datacenter: "
     'output "datacenters" { value = { east = module.east } }'
@@ -47,6 +48,24 @@ class ContextDatacenter(_Part):
     balancer: str | None = None
     registry_url: str | None = None
     zookeeper_servers: str | None = None
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _check_bootstrap(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        # Imported here because commands that need no broker need not wait for it.
+        from headrace.client.cluster import parse_bootstrap
+
+        parse_bootstrap(value)
+        return value
+
+    @field_validator("registry_url")
+    @classmethod
+    def _check_registry(cls, value: str | None) -> str | None:
+        from headrace.registry.client import parse_urls
+
+        if value is not None:
+            parse_urls(value)
+        return value
 
     @property
     def bootstrap(self) -> str:
@@ -243,7 +262,7 @@ def _context(name: str, found: Mapping[str, Mapping[str, Any]], outputs: Mapping
             mirrors=tuple(
                 ContextMirror(source=source, target=target, status_url=url)
                 for target, fields in found.items()
-                for source, url in (fields.get("mirrors") or {}).items()
+                for source, url in _mirrors(target, fields)
             ),
             warehouse=warehouse,
             hdfs=_text(of_warehouse.get("hdfs_url")),
@@ -251,10 +270,24 @@ def _context(name: str, found: Mapping[str, Mapping[str, Any]], outputs: Mapping
             airflow_url=_text(of_warehouse.get("airflow_url")),
             audit_store=_text(of_warehouse.get("audit_store")) or _text(outputs.get("audit_store")),
         )
-    except (ValueError, AttributeError) as error:
-        # The first line of pydantic's message has only a count.
-        problem = " ".join(str(error).split())
+    except ValueError as error:
+        problem = _described(error)
         raise ContextError(f"the outputs do not describe an installation: {problem}; {_WANTED}") from error
+
+
+def _described(error: ValueError) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where} {str(first['input'])[:INPUT_SHOWN_MAX]!r}: {first['msg'].removeprefix('Value error, ')}"
+
+
+def _mirrors(target: str, fields: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    found = fields.get("mirrors") or {}
+    if not isinstance(found, dict):
+        raise ValueError(f"mirrors of {target} is {found!r}, expected an object of source = URL")
+    return found.items()
 
 
 def _texts(value: object) -> list[str]:
