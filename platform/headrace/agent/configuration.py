@@ -51,7 +51,7 @@ HEAP_MIB_MAX: Final = 4096
 NAME_PATTERN: Final = r"^[a-z][a-z0-9-]{0,62}$"
 _HOST: Final = r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?"
 _ADDRESS: Final = re.compile(rf"({_HOST}):([0-9]{{1,5}})")
-_ZOOKEEPER: Final = rf"^{_HOST}:[0-9]{{1,5}}(,{_HOST}:[0-9]{{1,5}})*(/[A-Za-z0-9._/-]*)?$"
+_ZOOKEEPER: Final = rf"^{_HOST}:[0-9]{{1,5}}(,{_HOST}:[0-9]{{1,5}})*(/([A-Za-z0-9_-][A-Za-z0-9._-]*)?)*$"
 _PLAIN: Final = r"^[^\x00-\x1f\x7f-][^\x00-\x1f\x7f]*$"
 
 

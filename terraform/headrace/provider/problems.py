@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from headrace.provider.values import Values
+from headrace.provider.values import Values, is_known
 
 # The attribute that is wrong, or empty. No deeper: Terraform finds no line for an element of a literal.
 Path = tuple[str, ...]
 
 LIST_SHOWN_MAX: Final = 5
+NUMBER_SHOWN_MAX: Final = 24
+SECONDS_MAX: Final = 10_000_000
 
 
 class Problem(NamedTuple):
@@ -35,6 +37,28 @@ class ResourceError(Exception):
         super().__init__("; ".join(problem.summary for problem in problems))
         self.problems = problems
         self.state = state
+
+
+def number_problem(
+    values: Values, attribute: str, expected: str, *, least: int, most: int, whole: bool = True
+) -> list[Problem]:
+    """Returns the problem of a number that is known and outside of its bounds; Terraform's have no bounds."""
+    number = values.get(attribute)
+    if number is None or not is_known(number):
+        return []
+    if least <= number <= most and (not whole or int(number) == number):
+        return []
+    digits = str(number)
+    shown = (
+        digits if len(digits) <= NUMBER_SHOWN_MAX else f"{digits[:NUMBER_SHOWN_MAX]}… ({len(digits)} digits)"
+    )
+    text = f"{attribute} is {shown}; expected {expected}{f', at most {most:,}' if number > most else ''}."
+    return [Problem(f"Invalid {attribute}", text, (attribute,))]
+
+
+def seconds_problem(values: Values, attribute: str) -> list[Problem]:
+    """Returns the problem of a time in seconds."""
+    return number_problem(values, attribute, "seconds, 0 or more", least=0, most=SECONDS_MAX, whole=False)
 
 
 def join_some(items: Iterable[object]) -> str:

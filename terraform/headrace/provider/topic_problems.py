@@ -7,13 +7,19 @@ from typing import Final
 
 from headrace.coordination import declared
 from headrace.provider.clusters import bootstrap_problems
-from headrace.provider.problems import Problem
+from headrace.provider.problems import Problem, number_problem, seconds_problem
 from headrace.provider.values import Values, is_known
 
 # Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic).
 NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 MIN_INSYNC: Final = "min.insync.replicas"
-COUNTS: Final = ("partitions", "replication_factor", "min_insync_replicas", "replication_throttle")
+# What the fields of Kafka's requests hold.
+COUNTS: Final = {
+    "partitions": 2**31 - 1,
+    "replication_factor": 2**15 - 1,
+    "min_insync_replicas": 2**31 - 1,
+    "replication_throttle": 2**63 - 1,
+}
 COMPARED: Final = ("partitions", "replication_factor", "config", "producers")
 
 
@@ -58,11 +64,9 @@ def problems_of(values: Values) -> list[Problem]:
     if isinstance(name, str) and not NAME.fullmatch(name):
         text = f"name is {name!r}; expected 1 to 249 letters, digits, '.', '_' and '-'."
         problems.append(Problem("Invalid topic name", text, ("name",)))
-    for attribute in COUNTS:
-        count = values.get(attribute)
-        if count is not None and is_known(count) and (int(count) != count or count < 1):
-            text = f"{attribute} is {count}; expected a whole number, 1 or more."
-            problems.append(Problem(f"Invalid {attribute}", text, (attribute,)))
+    for attribute, most in COUNTS.items():
+        problems += number_problem(values, attribute, "a whole number, 1 or more", least=1, most=most)
+    problems += seconds_problem(values, "replication_timeout_s")
     config = values.get("config")
     if isinstance(config, dict) and config.keys() & {declared.PRODUCERS, declared.HISTORY}:
         text = f"Use the attribute producers; {declared.HISTORY} is written by the brokers."

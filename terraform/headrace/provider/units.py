@@ -14,7 +14,7 @@ from headrace.provider import draining, holdings, lacking, replacing, restarting
 from headrace.provider.clusters import PLAN_TIMEOUT_S, admin_client
 from headrace.provider.holdings import Holdings
 from headrace.provider.planning import ResourceChange, ResourcePlan
-from headrace.provider.problems import INTERRUPTED, ResourceError
+from headrace.provider.problems import INTERRUPTED, Problem, ResourceError, seconds_problem
 from headrace.provider.replacing import SAME_BROKER
 from headrace.provider.resource import Replacement, ResourceCall
 from headrace.provider.unit_kind import UnitKind
@@ -74,6 +74,9 @@ class BrokerResource(UnitResource):
         one_at_a_time=True,
         own=(draining.DRAIN_TIMEOUT_S,),
     )
+
+    def validate(self, config: Values) -> list[Problem]:
+        return super().validate(config) + seconds_problem(config, draining.DRAIN_TIMEOUT_S.name)
 
     def plan(self, call: ResourceCall, change: ResourceChange) -> ResourcePlan:
         plan = super().plan(call, change)

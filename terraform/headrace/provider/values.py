@@ -37,8 +37,8 @@ def to_json(value: Any) -> Any:
 
 def to_wire(value: Any) -> Any:
     """Returns a value as Terraform's protocol carries it."""
-    if isinstance(value, Decimal):
-        return str(value)
+    if isinstance(value, Decimal) or (isinstance(value, int) and not -(2**63) <= value < 2**64):
+        return str(value)  # MessagePack has no such number
     if isinstance(value, float):
         return to_wire(number(value))
     if isinstance(value, Mapping):

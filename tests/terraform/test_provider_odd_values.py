@@ -1,0 +1,69 @@
+"""Values that HCL can hold and nothing behind it: refused at their line, with the bound. Real terraform."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from fix_terraform import Workspace
+
+Make = Callable[[str], Workspace]
+TOPIC = """
+resource "headrace_topic" "t" {{
+  bootstrap_servers = ["127.0.0.1:1"]
+  name = "t"
+  partitions = {partitions}
+  {line}
+}}
+"""
+BROKER = """
+resource "headrace_broker" "b" {{
+  host = "local"
+  name = "b"
+  datacenter = "east"
+  broker_id = 1
+  zookeeper = "{zookeeper}"
+  {line}
+}}
+"""
+
+
+def topic(line: str = "", partitions: str = "1") -> str:
+    return TOPIC.format(line=line, partitions=partitions)
+
+
+def broker(line: str = "", zookeeper: str = "127.0.0.1:2181") -> str:
+    return BROKER.format(line=line, zookeeper=zookeeper)
+
+
+@pytest.mark.parametrize(
+    ("hcl", "line", "message"),
+    [
+        (topic(partitions="1e30"), "partitions = 1e30", "a whole number, 1 or more, at most 2,147,483,647."),
+        (topic("replication_factor = 1e5"), "replication_factor = 1e5", "1 or more, at most 32,767."),
+        (
+            topic("replication_throttle = 1e20"),
+            "replication_throttle = 1e20",
+            "at most 9,223,372,036,854,775",
+        ),
+        (
+            topic("replication_timeout_s = 1e400"),
+            "replication_timeout_s = 1e400",
+            "(401 digits); expected sec",
+        ),
+        (topic("replication_timeout_s = -1"), "replication_timeout_s = -1", "expected seconds, 0 or more."),
+        (broker("drain_timeout_s = 1e400"), "drain_timeout_s = 1e400", "0 or more, at most 10,000,000."),
+        (
+            broker(zookeeper="127.0.0.1:2181/a/../b"),
+            'zookeeper = "127.0.0.1:2181/a/../b"',
+            "should match patt",
+        ),
+    ],
+)
+def test_it_is_named_with_its_bound(workspace: Make, hcl: str, line: str, message: str) -> None:
+    output = workspace(hcl).run("plan", code=1).replace("│", " ")
+    shown = " ".join(output.split())
+    assert re.search(rf"on main\.tf line \d+, .*: {re.escape(line)} .*{re.escape(message)}", shown), output
+    assert "bug in headrace" not in output and "Plugin error" not in output
