@@ -15,6 +15,7 @@
 #   make fuzz                       hostile bytes at every socket and file, beside an honest client (MINUTES=60, SEED=, TARGETS=)
 #   make jepsen                     real faults: brokers killed, paused, cut off, without disk (FAULTS=100, SEED=, JSON=, KINDS="kill pause")
 #   make simulate                   simulated datacenters under seeded faults (SEEDS=100 FROM=1; SEED=7: one, with its trace); also simulate-mutants
+#   make soak                       an hour of clients, groups and topics that come and go: what grows (MINUTES=60, JSON=)
 #   make drill                      failures planted, and the audit graded: exit code 1 unless nothing was missed or false (N=, COPIES=, SEED=, KINDS=, JSON=)
 #   make bench-terraform            provisioning the demo's deployment by Terraform, timed
 #   make bench-airflow              Airflow over PostgreSQL beside Airflow over SQLite: starts, memory, backfills
@@ -55,7 +56,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: help demo test check style lint image fuzz jepsen simulate simulate-mutants drill bench bench-smoke bench-page bench-hostile bench-restart bench-power-cuts bench-load bench-terraform bench-airflow docs up down status clean distclean requirements setup airflow terraform \
+.PHONY: help demo test check style lint image fuzz jepsen simulate simulate-mutants drill soak bench bench-smoke bench-page bench-hostile bench-restart bench-power-cuts bench-load bench-terraform bench-airflow docs up down status clean distclean requirements setup airflow terraform \
 	java jars debian haproxy postgresql
 
 help:
@@ -144,6 +145,10 @@ bench-restart: setup java
 # What is lost of what was acknowledged when the power of all brokers fails.
 bench-power-cuts: setup java
 	@CUTS="$(CUTS)" SEED="$(SEED)" PEERS="$(PEERS)" JSON="$(JSON)" PYTHONPATH=tests:bench $(BIN)/python bench/power_cuts.py
+
+# What is held by processes that stay while others come and go.
+soak: setup java
+	@MINUTES="$(MINUTES)" JSON="$(JSON)" PYTHONPATH=bench $(BIN)/python -m soak
 
 bench-load: setup jars
 	@QUICK="$(QUICK)" JSON="$(JSON)" $(BIN)/python bench/load.py
