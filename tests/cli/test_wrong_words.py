@@ -33,6 +33,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             "retention.ms: 'week' is not a duration",
         ),
         (("topics", "create", "t", "-c", "x"), ExitCode.USAGE, "--config 'x' is not NAME=VALUE"),
+        (("produce", ".."), ExitCode.USAGE, "'..' is not a topic name: use "),
+        (("produce", ""), ExitCode.USAGE, "'' is not a topic name: use "),
         (("produce", "t", "--timeout", "0"), ExitCode.USAGE, "--timeout '0' must be at least 2s"),
         (("produce", "t", "--timeout", "soon"), ExitCode.USAGE, "--timeout: 'soon' is not a duration"),
         (

@@ -238,7 +238,7 @@ def test_a_full_disk_locks_nobody_out(day: Day, small_disk_site: SmallDisk) -> N
         )
         words = ("produce", "stays", *brokers, "--timeout", "3s")
         output = said(small, *words, code=ExitCode.NEGATIVE, stdin="refused\n")
-        assert "1 records were not delivered: stays-" in output, output
+        assert "1 of 1 records were not delivered: stays-" in output, output
         assert f"KAFKA_STORAGE_ERROR: the disk of {small.site.home}/data/{BROKER} has" in output
     with day.step("not one byte free: status, restart, plan; a message names its path"):
         small.fill(leave_bytes=0)

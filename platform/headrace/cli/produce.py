@@ -108,6 +108,7 @@ def produce(
         raise CommandError(f"--acks {acks} is not 0, 1 or all", ExitCode.USAGE)
     if compression not in COMPRESSIONS:
         raise CommandError(f"--compression {compression} is not {', '.join(COMPRESSIONS)}", ExitCode.USAGE)
+    _check_name(topic)
     if avro and acks != "all":
         raise CommandError(f"--avro publishes with acks=all, not {acks}", ExitCode.USAGE)
     if avro and brokers and not registry:
@@ -134,6 +135,13 @@ def produce(
         # A wrong name is easily typed, and brokers make such topics (auto.create.topics.enable).
         print_note(f"there was no topic {topic!r}: the brokers have made it{question(topic, before)}")
     _print_counts(topic, counts, json=json)
+
+
+def _check_name(topic: str) -> None:
+    from headrace.wire.topic_names import TOPIC_NAME_RULE, is_topic_name
+
+    if not is_topic_name(topic):
+        raise CommandError(f"{topic!r} is not a topic name: use {TOPIC_NAME_RULE}", ExitCode.USAGE)
 
 
 def _headers(words: list[str]) -> tuple[tuple[str, bytes], ...]:
@@ -248,7 +256,10 @@ def _publish(lines: _Lines, sender: AbstractContextManager[Send]) -> dict[int, i
             problem = f"line {lines.number}: {error}"
     published = sum(outcomes.counts.values())
     if outcomes.failed:
-        raise CommandError(f"{outcomes.failed} records were not delivered: {outcomes.first_error}")
+        total = outcomes.failed + published
+        raise CommandError(
+            f"{outcomes.failed:,} of {total:,} records were not delivered: {outcomes.first_error}"
+        )
     if problem:
         lines_before = "1 line before it is" if published == 1 else f"{published:,} lines before it are"
         raise CommandError(f"{problem}; {lines_before} published", ExitCode.USAGE)
