@@ -23,6 +23,7 @@ WAIT_S = 60
 SIGNALS = 100
 GAP_S = (0.0002, 0.002)
 AGAIN_S = 2.0
+CALLS_MAX = 5_000_000  # a worker of CI once grew to 20 GB here
 
 Interrupt = Callable[[Callable[[], object]], None]
 
@@ -48,8 +49,9 @@ def interrupted() -> Iterator[Interrupt]:
         try:
             # Once more later: Python only reports what is raised in a finalizer.
             signal.setitimer(signal.ITIMER_VIRTUAL, random.uniform(*GAP_S), AGAIN_S)
-            while True:
+            for _ in range(CALLS_MAX):
                 call()
+            raise AssertionError(f"no signal came in {CALLS_MAX:,} calls")
         except SignalError:
             pass
         finally:
