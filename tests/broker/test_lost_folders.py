@@ -11,7 +11,7 @@ from fix_broker import StartCluster
 from fix_replicas import SETTINGS, ReplicatedCluster
 from headrace.broker.replicas.high_watermarks import load
 from headrace.coordination.brokers import BrokerRegistry
-from headrace.log.directory import PartitionName
+from headrace.log.directory import IDENTITY_FILE, PartitionName
 from headrace.wire.errors import ErrorCode
 
 
@@ -38,10 +38,13 @@ def lose(replicas: ReplicatedCluster, topic: str, broker: int) -> bytes:
     return held
 
 
-def test_it_does_not_lead_with_an_empty_log(replicas: ReplicatedCluster) -> None:
+@pytest.mark.parametrize("is_emptied", [False, True], ids=["gone", "emptied"])
+def test_it_does_not_lead_with_an_empty_log(replicas: ReplicatedCluster, is_emptied: bool) -> None:
     """It is the first to come back. Its followers would cut off what they have."""
     topic = replicas.topic(1, 2, 3, min_insync_replicas="2")
     held = lose(replicas, topic, 3)
+    if is_emptied:
+        (replicas.brokers[3].data_dir / f"{topic}-0").mkdir()
     replicas.brokers[3].start()
     assert f"{topic}-0: the folder is missing" in replicas.brokers[3].output()
     for number in (1, 2):
@@ -64,10 +67,13 @@ def test_where_nobody_else_counts_as_in_sync_it_says_so_and_another_one_can_lead
     assert replicas.wait_until_equal(topic, 1, 2, 3).startswith(held)
 
 
-def test_an_empty_folder_is_a_word(replicas: ReplicatedCluster) -> None:
+def test_an_administrator_can_let_it_begin_anew(replicas: ReplicatedCluster) -> None:
     topic = replicas.topic(1, 2, 3, min_insync_replicas="1")
+    identity = replicas.brokers[3].data_dir / f"{topic}-0" / IDENTITY_FILE
+    said = identity.read_bytes()
     lose(replicas, topic, 3)
-    (replicas.brokers[3].data_dir / f"{topic}-0").mkdir()
+    identity.parent.mkdir()
+    identity.write_bytes(said)
     replicas.brokers[3].start()
     replicas.wait_for("it leads", lambda: replicas.state(topic).leader == 3)
     replicas.produce(topic, "anew")
@@ -87,9 +93,11 @@ def test_the_only_replica_gives_no_address_away_twice(replicas: ReplicatedCluste
     )
     broker.kill()
     folder = broker.data_dir / str(name)
+    said = (folder / IDENTITY_FILE).read_bytes()
     shutil.rmtree(folder)
     broker.start()
     refused = replicas.try_to_produce(topic, "in the same place")
     assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     folder.mkdir()
+    (folder / IDENTITY_FILE).write_bytes(said)
     assert replicas.produce(topic, "anew").base_offset < end - 1

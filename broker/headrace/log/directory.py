@@ -186,28 +186,30 @@ class LogDirectory:
         thread may call.
 
         The folder of an earlier topic of the same name is renamed (`.stray`), never deleted. `held_to`: the
-        address up to which others rely on what is known to have been here: then the folder must be there.
+        address up to which others rely on what is known to have been here: then the folder must not be empty.
         Raises `LogLostError` if it is not, `LogBusyError` while `headrace log set-aside` works there, and
         what `PartitionLog` raises.
         """
         if not self._claims.take(str(name)):
             raise LogBusyError(f"{self.path / str(name)}: `headrace log set-aside` is at work there")
         try:
-            self._check_not_lost(name, held_to)
+            self._check_not_lost(name, topic_id, held_to)
             return self._open(name, topic_id, config)
         except BaseException:
             self.release(name)
             raise
 
-    def _check_not_lost(self, name: PartitionName, held_to: int) -> None:
+    def _check_not_lost(self, name: PartitionName, topic_id: UUID, held_to: int) -> None:
         folder = self.path / str(name)
-        if held_to and not folder.exists():
+        has_files = (folder / IDENTITY_FILE).exists() or any(folder.glob(f"*{SEGMENT_SUFFIX}"))
+        if held_to and not has_files:
             raise LogLostError(
-                f"{folder}: the folder is missing. Its log held addresses up to {held_to}, and this replica "
-                "counts as in sync. If another one is alive that is in sync, or eligible, it leads, and this "
-                "one is fetched again. Else restore the folder from a backup; or let any other replica lead "
-                "by `kafka-leader-election --election-type unclean`, without what only this one had; or, if "
-                "there is no other, make an empty folder there: the log then begins anew"
+                f"{folder}: the folder is missing, or empty. Its log held addresses up to {held_to}, and "
+                "this replica counts as in sync. If another one is alive that is in sync, or eligible, it "
+                "leads, and this one is fetched again. Else restore the folder from a backup; or let any "
+                "other replica lead by `kafka-leader-election --election-type unclean`, without what only "
+                f'this one had; or, if there is no other, write {{"topic_id": "{topic_id}"}} to '
+                f"{IDENTITY_FILE} in that folder: the log then begins anew"
             )
 
     def release(self, name: PartitionName) -> None:

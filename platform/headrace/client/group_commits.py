@@ -6,25 +6,29 @@ import threading
 
 
 class CommitRequests:
-    """Any thread may call `request`, `wake` and `wait`; the group's thread calls the others."""
+    """Any thread may call `request`, `wait` and `is_met`; the group's thread calls the others."""
 
     def __init__(self) -> None:
         self.requested = self.made = 0
         self.has_ended = False
         self._changed = threading.Condition()
-        self._lost: dict[int, str] = {}  # requests that could not be met, and why, until they learn of it
+        self._waiting: dict[int, str | None] = {}  # request → why it failed: of the threads that wait now
 
     def request(self) -> int:
         """Returns the number of a new request: it is met when `made` has reached it."""
         with self._changed:
             self.requested += 1
+            self._waiting[self.requested] = None
             return self.requested
 
     def wait(self, number: int, timeout_s: float) -> str | None:
         """Waits until a request is met, or has failed: returns why, or None. See `is_met`, too."""
         with self._changed:
-            self._changed.wait_for(lambda: self.made >= number or self.has_ended, timeout_s)
-            return self._lost.pop(number, None)
+            try:
+                self._changed.wait_for(lambda: self.made >= number or self.has_ended, timeout_s)
+            finally:
+                problem = self._waiting.pop(number)
+            return problem
 
     def is_met(self, number: int) -> bool:
         return self.made >= number
@@ -32,8 +36,9 @@ class CommitRequests:
     def finish(self, requested: int, problem: str | None = None) -> None:
         """All requests up to this one are met, or have failed, if there is a problem."""
         with self._changed:
-            if problem is not None:
-                self._lost |= dict.fromkeys(range(self.made + 1, requested + 1), problem)
+            for number in self._waiting:
+                if self.made < number <= requested:
+                    self._waiting[number] = problem
             self.made = requested
             self._changed.notify_all()
 
