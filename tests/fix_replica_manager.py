@@ -49,6 +49,7 @@ class CountingWorkers:
             except Exception as caught:
                 result, error = None, caught
             done(result, error)
+            del job, done, result, error  # as `Workers` does
 
 
 class Waiter:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -87,7 +88,7 @@ class Evidence(NamedTuple):
 def open_log(directory: Path, clock: Callable[[], int]) -> Opened:
     """Opens the segments, cuts off incomplete batches, and returns once all is durable; creates the first
     segment in an empty directory. `clock`: wall clock in ms. Raises `LogDamagedError`, `OldLogFormatError`,
-    `OSError`.
+    `OSError`; then no file stays open.
     """
     files = find_files(directory)
     accepted = gaps.load(directory)
@@ -95,6 +96,26 @@ def open_log(directory: Path, clock: Callable[[], int]) -> Opened:
         raise damaged(directory / SET_ASIDE_PLAN, 0, "a `set-aside` was interrupted: repeat it")
     if not files.segments:
         return _create(directory, files, clock)
+    with _closed_on_failure(files.segments):
+        return _recovered(directory, files, accepted)
+
+
+@contextmanager
+def _closed_on_failure(segments: Sequence[Segment]) -> Iterator[None]:
+    """Closes the files of segments if the log cannot be opened. The error's traceback refers to them, and
+    may be kept: the log would seem to have a writer (`broker.replicas.offline`).
+    """
+    opened = tuple(segments)
+    try:
+        yield
+    except BaseException:
+        for segment in opened:
+            if (file := segment.in_use()) is not None:
+                file.close()
+        raise
+
+
+def _recovered(directory: Path, files: Files, accepted: Sequence[Gap]) -> Opened:
     segments = files.segments
     known = evidence(directory, files)
     check_chain(directory, segments, known.durable, accepted)
@@ -185,7 +206,8 @@ def _create(directory: Path, files: Files, clock: Callable[[], int]) -> Opened:
         saved = Checkpoint(0, lineage=flushed.new_lineage())
         checkpoint.save_only(directory, saved)
     segment = Segment(directory, 0, create_at_ms=clock())
-    FlushJob(directory, (), directory_too=True, upto_address=0).run()
+    with _closed_on_failure([segment]):
+        FlushJob(directory, (), directory_too=True, upto_address=0).run()
     return Opened([segment], ProducerStates(), LeaderEpochs(), [], saved.lineage, 0)
 
 
