@@ -14,11 +14,6 @@ def copied_count(plant: DrillPlant, evidence: Iterable[Evidence]) -> int:
     return sum(counted.span.record_count for _, counted in _copied(plant, evidence))
 
 
-def is_copied(plant: DrillPlant, evidence: Iterable[Evidence]) -> bool:
-    """Whether all that arrives is counted in the copy; true of a plant of which nobody can know how much."""
-    return copied_count(plant, evidence) >= plant.sent_count
-
-
 def is_loaded(plant: DrillPlant, evidence: Iterable[Evidence]) -> bool:
     """Whether all that is counted in the copy of the plant's publisher is in reported loads."""
     return all(

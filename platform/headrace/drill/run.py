@@ -20,7 +20,7 @@ from headrace.audit.repair.repairing import Judged
 from headrace.audit.report.drill_scores import false_events, outcome_of
 from headrace.audit.times import HOUR_MS
 from headrace.audit.topic.drills import NOT_COPIED_MS, NOT_NAMED_MS, DrillPlant, DrillRecord, Outcome
-from headrace.drill.crossing import is_copied, is_loaded
+from headrace.drill.crossing import copied_count, is_loaded
 from headrace.drill.errors import DrillError
 from headrace.drill.kinds import Hands, Kind, new_plant, nothing
 from headrace.drill.place import Place
@@ -65,6 +65,7 @@ class DrillRun:
         self._hour_ms = self._base_ms - self._base_ms % HOUR_MS
         self._sent_s: dict[str, float] = {}
         self._planted_s: dict[str, float] = {}
+        self._counted: dict[str, int] = {}
         self._copied_ms: dict[str, int] = {}
         self._named_ms: dict[str, int] = {}
         self._problems: list[str] = []
@@ -135,7 +136,10 @@ class DrillRun:
             for planter in planters:
                 planter.join(PLANTING_MAX_S)
             if not self._is_set(self._all_copied, COPY_WAIT_MAX_S):
-                missing = ", ".join(plant.service for plant in self._uncopied())
+                missing = ", ".join(
+                    f"{each.service} ({self._counted.get(each.service, 0)} of {each.sent_count})"
+                    for each in self._uncopied()
+                )
                 raise DrillError(
                     f"the audit did not count all events in the copy within {COPY_WAIT_MAX_S:g} s, those of "
                     f"{missing}; `headrace mirror status` and `headrace status` say why"
@@ -210,7 +214,8 @@ class DrillRun:
         """Notes which events the audit has counted in the copy, and whether it knows of their load."""
         for plant in self._uncopied():
             sent_s = self._sent_s.get(plant.service)
-            if sent_s is not None and is_copied(plant, evidence):
+            self._counted[plant.service] = copied_count(plant, evidence)
+            if sent_s is not None and self._counted[plant.service] >= plant.sent_count:
                 self._copied_ms[plant.service] = max(1, int((time.monotonic() - sent_s) * 1_000))
         if is_published and not self._uncopied():
             self._all_copied.set()
