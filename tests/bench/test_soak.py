@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -76,21 +75,32 @@ def test_too_few_samples_are_no_verdict() -> None:
         growths({"unit": [STILL] * 7})
 
 
+HOLDING = """
+import sys, subprocess, threading
+print("is up", flush=True)
+input()
+kept, files = bytearray(b"x") * 20_000_000, [open("/dev/null"), open("/dev/null")]
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+print("holds all", flush=True)
+input()
+child.communicate(b"\\n")
+"""
+
+
 def test_what_a_process_holds_is_counted_with_all_below_it() -> None:
-    before = held([os.getpid()])
-    assert before is not None
-    with Path(os.devnull).open("rb"), Path(os.devnull).open("rb"):
-        kept, ended = bytearray(b"x") * 20_000_000, threading.Event()
-        thread = threading.Thread(target=ended.wait)
-        thread.start()
-        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        try:
-            now = held([os.getpid()])
-        finally:
-            ended.set()
-            child.communicate(b"\n")
-            thread.join()
-    assert now is not None and len(kept) == 20_000_000
+    """Of a process of its own: the tests' own one has threads and memory that come and go."""
+    command = [sys.executable, "-c", HOLDING]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == b"is up\n"
+        before = held([process.pid])
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"holds all\n"
+        now = held([process.pid])
+        process.stdin.write(b"\n")
+    assert before is not None and now is not None
     assert now.memory_mb > before.memory_mb + 19
     assert now.descriptors >= before.descriptors + 2 and now.threads >= before.threads + 2
 
