@@ -33,6 +33,7 @@ pytest_plugins = [
     "fix_datacenter",
     "fix_days",
     "fix_durations",
+    "fix_failures",
     "fix_ends",
     "fix_fake_log",
     "fix_faulty_disk",
