@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.errors import CommandError, ExitCode
+from headrace.cli.errors import CommandError, ExitCode, print_note
 from headrace.cli.output import JsonOption, out, plain, print_json, print_table
 from headrace.cli.selection import complete_contexts, current, store
 
 if TYPE_CHECKING:
     from headrace.site.context import Context
+    from headrace.site.context_store import ContextStore
 
 app = typer.Typer(
     help="Contexts: the installations that commands can work on, and the one in use.",
@@ -32,30 +33,43 @@ def list_(json: JsonOption = False) -> None:
     """List the contexts of this home; `*` marks the one in use."""
     contexts = store()
     in_use = contexts.in_use()
-    rows: list[dict[str, Any]] = [
-        {
-            "context": name,
-            "in_use": name == in_use,
-            "origin": (context := contexts.load(name)).origin,
-            "datacenters": [each.name for each in context.datacenters],
-        }
-        for name in contexts.names()
-    ]
+    rows = [_row(contexts, name, name == in_use) for name in contexts.names()]
     if json:
         print_json(rows)
         return
     print_table(
         ["", "context", "made of", "datacenters"],
         [
-            ("*" if row["in_use"] else "", row["context"], row["origin"], ", ".join(row["datacenters"]))
+            (
+                "*" if row["in_use"] else "",
+                row["context"],
+                row["origin"] or "-",
+                "-" if row["problem"] else ", ".join(row["datacenters"]),
+            )
             for row in rows
         ],
         empty="there are no contexts",
     )
+    for row in rows:
+        if row["problem"]:
+            print_note(row["problem"])
     if in_use is None:
         out.print(
             "none is chosen: commands work on this home's site; `headrace context use NAME` chooses one"
         )
+
+
+def _row(contexts: ContextStore, name: str, is_in_use: bool) -> dict[str, Any]:
+    """Returns what is listed of a context. One that cannot be read has a `problem`, and no more."""
+    from headrace.site.errors import SiteError
+
+    row: dict[str, Any] = {"context": name, "in_use": is_in_use, "origin": None, "datacenters": []}
+    try:
+        context = contexts.load(name)
+    except SiteError as error:
+        return {**row, "problem": str(error)}
+    names = [each.name for each in context.datacenters]
+    return {**row, "origin": context.origin, "datacenters": names, "problem": None}
 
 
 @app.command()
@@ -158,7 +172,7 @@ def _of_site(path: Path, name: str) -> Context:
     from headrace.site.site import SITE_FILE_NAME, Site
 
     home = path if path.is_dir() else path.parent
-    if not path.exists() or (path.is_file() and path.name != SITE_FILE_NAME):
+    if not (home / SITE_FILE_NAME).is_file() or (not path.is_dir() and path.name != SITE_FILE_NAME):
         raise CommandError(f"{path} is neither a {SITE_FILE_NAME} nor a home that has one", ExitCode.USAGE)
     return context_of(Site.load(home), name)
 
