@@ -128,6 +128,24 @@ def test_a_record_that_does_not_fit_is_explained(record: Any, problem: str) -> N
         serializer.encode(record)
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "where"),
+    [
+        ("string", "a\ud800", r"x is 'a\\ud800'"),
+        (["null", "string"], "\udfff", r"x is '\\udfff'"),
+        ({"type": "array", "items": "string"}, ["", "\ud900"], r"x\[1\] is"),
+        ({"type": "map", "values": "string"}, {"k": "\udc00"}, r"x\.k is"),
+        ({"type": "map", "values": "string"}, {"\udc00": ""}, r"x, a key is"),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_named_with_its_field(kind: Any, value: Any, where: str) -> None:
+    """JSON's escapes can make it. The error was fastavro's, of a codec, and named no field."""
+    schema = {"type": "record", "name": "a.R", "fields": [{"name": "x", "type": kind}]}
+    problem = rf"field a\.R\.{where}.*half of a surrogate pair"
+    with pytest.raises(SerializationError, match=problem):
+        AvroSerializer(client_of(down), schema).encode({"x": value})
+
+
 @pytest.mark.parametrize("value", [2**31, -(2**31) - 1])
 @pytest.mark.parametrize(
     ("kind", "wrap"),

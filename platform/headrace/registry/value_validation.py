@@ -34,6 +34,27 @@ def explain(schema: Any, record: Any) -> str | None:
     except Exception as error:
         # fastavro does not check the types of what it is given: an invalid value can raise anything.
         return f"{type(error).__name__}: {error}"
+    return _half_pair(record, str(schema.get("name", "")) if isinstance(schema, dict) else "")
+
+
+def _half_pair(value: Any, path: str) -> str | None:
+    """Returns where a string has half of a surrogate pair, as JSON's escapes can make it; None if nowhere."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            half = ord(value[error.start])
+            expected = f"a string that UTF-8 can hold; \\u{half:04x} is half of a surrogate pair"
+            return _problem(path, value, [expected])
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            at = f"{path}.{name}" if path else str(name)
+            if problem := _half_pair(name, f"{path}, a key") or _half_pair(each, at):
+                return problem
+    elif isinstance(value, list | tuple):
+        for number, each in enumerate(value):
+            if problem := _half_pair(each, f"{path}[{number}]"):
+                return problem
     return None
 
 
