@@ -102,7 +102,7 @@ def test_the_tools_are_measured_once_they_are_warm(one_broker: BrokerCluster, ho
     read = moved(consume(value_bytes=100), home)
     assert read.size_bytes == read.records * 100
     with pytest.raises(ClientFailedError, match=r"records have \d+ bytes, and \d+ are expected"):
-        moved(consume(value_bytes=101), home)
+        moved(consume(value_bytes=200), home)  # a busy machine reads few records in this time
 
 
 def test_a_tool_that_refuses_its_settings_is_a_failure(home: Path) -> None:

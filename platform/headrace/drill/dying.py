@@ -17,8 +17,6 @@ from headrace.drill.errors import DrillError
 from headrace.drill.place import FLUSH_WAIT_MAX_S, Place, publish
 
 LIFE_MAX_S: Final = 120
-LINGER_MS: Final = 60_000.0
-"""So long a batch waits, unless it is flushed: its process is dead by then."""
 
 
 def kill_a_service(
@@ -51,7 +49,6 @@ def _publish_and_die(told: dict[str, Any]) -> None:
         told["service"],
         Path(told["state_dir"]),
         journal=told["journal"],
-        producer_options={"linger_ms": LINGER_MS},
     )
     publish(publisher, range(told["sent"]), told["base_ms"])
     publisher.flush(FLUSH_WAIT_MAX_S)

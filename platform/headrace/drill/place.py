@@ -16,6 +16,8 @@ from headrace.wire.errors import ErrorCode
 RETENTION_MS: Final = 30 * 3_600_000
 """As long as its table keeps an hour: a new table is loaded from what the log has."""
 FLUSH_WAIT_MAX_S: Final = 60.0
+LINGER_MS: Final = 60_000.0
+"""A batch waits until it is flushed: how many events it has is chosen, not a matter of how busy a host is."""
 
 
 class Place(NamedTuple):
@@ -38,7 +40,7 @@ class Place(NamedTuple):
 
     def publisher(self, service: str, state_dir: Path, **options: Any) -> EventPublisher:
         """Returns a publisher of the canary topic, which keeps its state in a folder of the drill."""
-        chosen = {"compression": "none", "linger_ms": 5.0, **options.pop("producer_options", {})}
+        chosen = {"compression": "none", "linger_ms": LINGER_MS, **options.pop("producer_options", {})}
         return EventPublisher(
             datacenter=self.datacenter,
             service=service,
