@@ -56,7 +56,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: help demo test check style lint image fuzz jepsen simulate simulate-mutants drill soak bench bench-smoke bench-page bench-hostile bench-restart bench-power-cuts bench-load bench-terraform bench-airflow docs up down status clean distclean requirements setup airflow terraform \
+.PHONY: help demo test check style rewritten lint image fuzz jepsen simulate simulate-mutants drill soak bench bench-smoke bench-page bench-hostile bench-restart bench-power-cuts bench-load bench-terraform bench-airflow docs up down status clean distclean requirements setup airflow terraform \
 	java jars debian haproxy postgresql
 
 help:
@@ -82,11 +82,15 @@ down:
 
 # Types and layers are among the tests (tests/test_lint.py): they take the time in which others wait.
 test:
-	$(TOGETHER) setup airflow $(TERRAFORM) jars debian style $(DOCS_VENV)/.installed
+	$(TOGETHER) setup airflow $(TERRAFORM) jars debian style rewritten $(DOCS_VENV)/.installed
 	@if $(BIN)/python containers/container_image.py --engine; then \
 		$(MAKE) -s image || echo "without an image the tests in containers are skipped"; fi
 	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder --cache-clear $(PYTEST) \
 		|| { [ $$? -eq 1 ] && $(BIN)/python tests/second_run.py; }
+
+# Once, while jars are fetched: else each of the test processes rewrites the assertions of all tests for itself.
+rewritten: setup
+	@$(BIN)/pytest --collect-only -q -n0 $(PYTEST) >/dev/null || true
 
 # Without Java, so that a heavy test that tests/needs.py does not know fails.
 check: lint
