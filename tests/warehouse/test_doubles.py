@@ -25,7 +25,7 @@ from headrace.warehouse.layout import HOUR_MS
 from headrace.warehouse.manifest import DataFile, HourCount, LoadedRange, Manifest
 from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.report import dedupe_record, load_report
-from headrace.warehouse.seal import hours_to_seal, seal_in, seals
+from headrace.warehouse.seal import NotSealedError, hours_to_seal, seal_in, seals
 from headrace.warehouse.seal_checks import problems_of_seals
 from headrace.warehouse.verify import verify_topic
 
@@ -152,6 +152,20 @@ def test_an_hour_from_which_a_whole_file_went_is_sealed_again(tmp_path: Path) ->
     assert (again.version, again.rows, again.previous_rows) == (2, 10, 12)
     manifests, state = table.log.manifests(), table.log.state()
     assert problems_of_seals(table.hdfs, table.paths, manifests, state) == []
+
+
+def test_a_file_with_other_bytes_is_not_written_again(tmp_path: Path) -> None:
+    """Its changed values would get a checksum that fits, and the hour would be sealed with them."""
+    table = table_of(tmp_path, FIRST, AGAIN)
+    file = max(table.log.state().files.values(), key=lambda file: file.path)
+    changed = parquet([*AGAIN[:3], (1, 111, "c"), (1, 112, "c"), AGAIN[5]])
+    assert len(changed) == file.size_bytes
+    table.hdfs.write(file.path, changed, overwrite=True)
+    done = dedupe_topic_hour(table, HOUR)
+    assert f"{file.path} has other bytes than when it was written, so the hour stays" in done.problem
+    assert (done.sequence, done.removed) == (None, 0)
+    with pytest.raises(NotSealedError, match="other bytes than when it was written"):
+        seal_in(table.log, {HOUR: {"counts": {"east": {"warehouse": 16}}}})
 
 
 def test_events_without_guids_are_left_alone(tmp_path: Path) -> None:

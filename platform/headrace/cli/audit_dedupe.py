@@ -61,6 +61,8 @@ def dedupe(
     results: list[DedupeResult] = []
     if any(each.extra for each in found):
         results = api.dedupe_topic_hours(options, topic, hours_ms)
+        if problems := [each.problem for each in results if each.problem]:
+            raise CommandError(f"{topic}: {'; '.join(problems)}", ExitCode.NEGATIVE)
     with reading(store) as opened:
         wait_until(lambda: judged(opened, topic, hours_ms), _is_seen, wait_s)
         report = report_of(opened, topic, hours_ms)

@@ -62,15 +62,16 @@ def compact(
         results = api.compact_topics(session, options, topics, hours=hours, grace_ms=grace_ms)
     if json:
         print_json([asdict(result) for result in results])
-        return
-    for result in results:
-        if result.sequence is None:
-            out.print(f"{result.topic}: no hour has enough small files to compact")
-        else:
+    for result in results if not json else ():
+        if result.sequence is not None:
             out.print(
                 f"{result.topic}: {counted(result.files_before, 'file')} became {result.files_after} in "
                 f"{counted(len(result.hours), 'hour')}, {counted(result.rows, 'row')}"
             )
+        elif not result.problems:
+            out.print(f"{result.topic}: no hour has enough small files to compact")
+    if problems := [f"{result.topic}, {each}" for result in results for each in result.problems]:
+        raise CommandError("; ".join(problems))
 
 
 def retain(

@@ -22,11 +22,12 @@ from headrace.warehouse.move import MoveResult, move_topic
 from headrace.warehouse.options import DEFAULT_DATACENTER, DEFAULT_ROOT, WarehouseOptions
 from headrace.warehouse.plan import LoadPlan
 from headrace.warehouse.planning import NOTHING, plan_topic
-from headrace.warehouse.refill import RefillResult, lost_hours, refill_topic, unsound_files, unsound_hours
+from headrace.warehouse.refill import RefillResult, lost_hours, refill_topic, unsound_hours
 from headrace.warehouse.replay import ReplayResult, replay_topic
 from headrace.warehouse.report import publishing, tell_doubles, tell_verified
 from headrace.warehouse.retain import RetainResult, retain_topic
 from headrace.warehouse.seal import counted_from, is_stale, seals
+from headrace.warehouse.unsound import unsound_files
 from headrace.warehouse.verify import VerifyResult, suspect_hours, verify_topic
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """Compaction: an hour's many small files become few, through the commit log.
 
-Owns the choice of files and the rewriting. The rows are counted before and after, and must be the same. The
-old files go to the trash; a reader that began with them finds them missing and has to start again.
+Owns the choice of files and the rewriting. Files that are not as they were written stay as they are, with
+their problem. The rows are counted before and after, and must be the same. The old files go to the trash; a
+reader that began with them finds them missing and has to start again.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from headrace.warehouse.layout import HOUR_MS
 from headrace.warehouse.loading import LoadError, data_files
 from headrace.warehouse.manifest import DataFile, FileSchema, Manifest, TableState
 from headrace.warehouse.stage import staged_files, write_hours
+from headrace.warehouse.unsound import refusal_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,13 +29,17 @@ FILES_MIN: Final = 2
 """Fewer small files than this stay as they are."""
 HOURS_AT_ONCE: Final = 64
 
-Chosen = Mapping[tuple[int, FileSchema, int], Sequence[DataFile]]
+_Key = tuple[int, FileSchema, int]
+Chosen = Mapping[_Key, Sequence[DataFile]]
 """The files to merge, by hour, schema and log (`DataFile.log`)."""
 
 
 @dataclass(frozen=True)
 class CompactResult:
-    """What a compaction did. `sequence` is None if no hour had enough small files."""
+    """What a compaction did. `sequence` is None if no hour had enough small files.
+
+    `problems`: the files that are not as they were written; theirs stay as they are.
+    """
 
     topic: str
     sequence: int | None = None
@@ -41,6 +47,11 @@ class CompactResult:
     files_before: int = 0
     files_after: int = 0
     rows: int = 0
+    problems: tuple[str, ...] = ()
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.problems
 
 
 def choose(
@@ -51,7 +62,7 @@ def choose(
 
     Chooses the oldest hours, at most `HOURS_AT_ONCE` of them.
     """
-    found: dict[tuple[int, FileSchema, int], list[DataFile]] = {}
+    found: dict[_Key, list[DataFile]] = {}
     for hour_ms, files in state.hours().items():
         if hour_ms + HOUR_MS + grace_ms > now_ms or (hours is not None and hour_ms not in hours):
             continue
@@ -70,9 +81,14 @@ def compact_topic(
 ) -> CompactResult:
     """Merges small files of closed hours. Safe to repeat and to kill; loads may run concurrently."""
     table.log.complete_all(table.publish)
-    chosen = choose(table.log.state(), table.clock_ms(), hours=hours, grace_ms=grace_ms)
+    found = choose(table.log.state(), table.clock_ms(), hours=hours, grace_ms=grace_ms)
+    problems = _problems(table, found)
+    chosen = {key: files for key, files in found.items() if key not in problems}
+    # Not those of files that another change has removed meanwhile.
+    now = table.log.state().files if problems else {}
+    told = tuple(text for key, text in problems.items() if all(file.path in now for file in found[key]))
     if not chosen:
-        return CompactResult(table.topic)
+        return CompactResult(table.topic, problems=told)
     old = [file for files in chosen.values() for file in files]
     change = Change(table, "compact")
     with change.discarded_on_error():
@@ -86,7 +102,19 @@ def compact_topic(
         files_before=len(old),
         files_after=len(new),
         rows=manifest.rows,
+        problems=told,
     )
+
+
+def _problems(table: TopicTable, chosen: Chosen) -> dict[_Key, str]:
+    """Reads the files, and returns what is wrong with the first one of each group that is not as it was
+    written: a rewrite would give its bytes a checksum that fits.
+    """
+    found: dict[_Key, str] = {}
+    for key, files in chosen.items():
+        if refusal := next(filter(None, (refusal_of(table, file) for file in files)), ""):
+            found[key] = refusal
+    return found
 
 
 def _rewrite(spark: "SparkSession", change: Change, chosen: Chosen) -> list[DataFile]:

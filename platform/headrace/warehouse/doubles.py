@@ -27,6 +27,7 @@ from headrace.warehouse.lineage import Lineage
 from headrace.warehouse.loading import data_files
 from headrace.warehouse.manifest import DataFile, LoadedRange, Manifest, TableState
 from headrace.warehouse.stage import StagedFile
+from headrace.warehouse.unsound import refusal_of
 
 HEADER_COLUMN: Final = "header"
 GUID_FIELD: Final = "guid"
@@ -116,6 +117,10 @@ def dedupe_topic_hour(table: TopicTable, hour_ms: int) -> DedupeResult:
     found = _doubled(table, files)
     assert found is not None
     rows, is_extra = found
+    # Changed bytes may be another event's guid, and would get a checksum that fits.
+    involved = [files[number] for number in np.unique(rows.file).tolist()]
+    if refusal := next(filter(None, (refusal_of(table, file) for file in involved)), ""):
+        return DedupeResult(table.topic, hour_ms, problem=refusal)
     change = Change(table, "dedupe")
     with change.discarded_on_error():
         harmed = np.unique(rows.file[is_extra]).tolist()

@@ -20,7 +20,7 @@ from headrace.audit.evidence import LOAD_HOP, Status
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
 from headrace.warehouse.change import Change, TopicTable
-from headrace.warehouse.checksums import checksum_of, read_checksum
+from headrace.warehouse.checksums import checksum_of
 from headrace.warehouse.commitlog import CommitConflictError
 from headrace.warehouse.counting import FileCount, NotParquetError, count_file, group, read_addresses
 from headrace.warehouse.decode import OFFSET_COLUMN, PARTITION_COLUMN
@@ -45,6 +45,7 @@ from headrace.warehouse.schemas import subject_of
 from headrace.warehouse.source.metadata import MetadataClient
 from headrace.warehouse.source.options import EARLIEST
 from headrace.warehouse.stage import StagedFile
+from headrace.warehouse.unsound import unsound_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,25 +84,6 @@ class _Hour:
     sound: tuple[DataFile, ...]
     unsound: tuple[DataFile, ...]
     ranges: tuple[PlannedRange, ...]
-
-
-def unsound_files(table: TopicTable, state: TableState, hour_ms: int) -> list[tuple[DataFile, str]]:
-    """Returns the files of an hour that are not as the commit log has them, each with what is wrong.
-
-    Reads all of them.
-    """
-    found: list[tuple[DataFile, str]] = []
-    for file in state.hours().get(hour_ms, []):
-        status = table.hdfs.status(file.path)
-        if status is None:
-            found.append((file, "is missing"))
-        elif status.size_bytes != file.size_bytes:
-            found.append((file, f"has {status.size_bytes} bytes, not {file.size_bytes}"))
-        elif problem := _unreadable(table, file):
-            found.append((file, problem))
-        elif file.checksum and read_checksum(table.hdfs, file.path, file.size_bytes) != file.checksum:
-            found.append((file, "has other bytes than when it was written"))
-    return found
 
 
 def unsound_hours(table: TopicTable, state: TableState) -> list[int]:
@@ -251,14 +233,6 @@ def _may_have(manifest: Manifest, hour_ms: int) -> bool:
     return hour_ms in manifest.hours() or any(
         count.hour_ms == hour_ms for loaded in manifest.ranges for count in loaded.hours
     )
-
-
-def _unreadable(table: TopicTable, file: DataFile) -> str:
-    try:
-        rows = count_file(table.hdfs, file.path, file.size_bytes).rows
-    except NotParquetError as error:
-        return str(error)
-    return "" if rows == file.rows else f"has {rows} rows, not {file.rows}"
 
 
 def _is_of(file: StagedFile, hour_ms: int) -> bool:
