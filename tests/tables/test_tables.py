@@ -200,6 +200,22 @@ def test_a_table_that_changed(connection: Connection, world: World) -> None:
         connection.table(topic.name, as_of=9).hours()
 
 
+def test_a_part_of_an_hour_whose_events_have_got_a_header(connection: Connection, world: World) -> None:
+    """Rows of the schema before have the times of their records, and are in the table by these."""
+    topic = world.topic("headed", partitions=1)
+    nothing = {"time": 0, "datacenter": "", "server": "", "service": "", "guid": ""}
+    plain = {**event_schema(), "fields": [NUMBER]}
+    headed = event_schema(NUMBER)
+    headed["fields"][0]["default"] = nothing
+    for schema, first in ((plain, 0), (headed, 10)):
+        events = [click(number, FIRST + number * 180_000) for number in range(first, first + 10)]
+        topic.publish(events, schema)
+        assert topic.load().hours == {FIRST: 10}
+    table = connection.table(topic.name, sealed=False, from_="2023-11-14T22:15", until="2023-11-14T22:45")
+    assert sorted(table.arrow(["number"])["number"].to_pylist()) == list(range(5, 15))
+    assert sorted(row.number for row in table.spark(world.spark).collect()) == list(range(5, 15))
+
+
 def test_what_cannot_be_read(connection: Connection, typed: TestTopic, world: World) -> None:
     with pytest.raises(NoSuchTableError, match="has no rows of nothing"):
         connection.table("nothing").pandas()

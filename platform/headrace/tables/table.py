@@ -21,7 +21,6 @@ from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import HOUR_MS, TopicPaths, hour_name
 from headrace.warehouse.manifest import FileSchema
 from headrace.warehouse.options import WarehouseOptions
-from headrace.warehouse.schemas import has_event_time
 from headrace.warehouse.tables import NoSuchTableError, renames, schema_texts, spark_frame
 from headrace.warehouse.types import arrow_fields, comment_of
 from headrace.warehouse.versions import LocatedFile, Version, Wanted, choose
@@ -81,7 +80,10 @@ class Table:
         """Returns a data frame of Spark. Its columns have the schema's docs as comments."""
         with hdfs_of(self.warehouse) as hdfs:
             version = self._version(hdfs)
-        rows = spark_frame(session, self.warehouse, version.files, version.schema)
+        return spark_frame(session, self.warehouse, version.files, version.schema, self._in_time)
+
+    def _in_time(self, rows: "DataFrame") -> "DataFrame":
+        """Returns those of the rows, of files of one schema, that are in the wanted part of an hour."""
         if not self._has_partial_hours:
             return rows
         # Imported here because programs without Spark import this module, too.
@@ -181,8 +183,7 @@ class Table:
         renamed = {located.path: of_schema[located.file.schema] for located in version.files}
         if not self._has_partial_hours:
             return schema, renamed, None
-        path = ("header", "time") if has_event_time(newest) else (TIMESTAMP_COLUMN,)
-        return schema, renamed, TimeRange(path, self.wanted.from_ms, self.wanted.until_ms)
+        return schema, renamed, TimeRange(self.wanted.from_ms, self.wanted.until_ms)
 
 
 class NoSuchColumnError(ValueError):

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.warehouse.counting import naming
+from headrace.warehouse.decode import TIMESTAMP_COLUMN
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.remote_file import RemoteFile
 from headrace.warehouse.page_sizes import sizes_of, start_of
@@ -35,16 +36,15 @@ Keep = Callable[[pa.Table], pa.Table]
 
 @dataclass(frozen=True)
 class TimeRange:
-    """Rows whose time is in `[from_ms, until_ms)`; None is no bound. `path` leads to the time's column."""
+    """Rows whose time is in `[from_ms, until_ms)`; None is no bound."""
 
-    path: tuple[str, ...]
     from_ms: int | None
     until_ms: int | None
 
-    def of(self, rows: pa.Table) -> pa.Table:
-        """Returns the rows in the range. A row without a time is none of them."""
-        time: Any = rows.column(self.path[0])
-        for name in self.path[1:]:
+    def of(self, rows: pa.Table, path: Sequence[str]) -> pa.Table:
+        """Returns the rows in the range; `path` leads to the time's column. A row without a time is none."""
+        time: Any = rows.column(path[0])
+        for name in path[1:]:
             time = pc.struct_field(time, name)
         time_us = time.cast(pa.int64())
         for bound_ms, is_within in ((self.from_ms, pc.greater_equal), (self.until_ms, pc.less)):
@@ -95,18 +95,30 @@ def read_file(
     """Reads the columns of `schema` from one file, and of its rows those in the range."""
     old_names = {new: old for old, new in renamed.items()}
     needed = {field.name: old_names.get(field.name, field.name) for field in schema}
-    if times is not None:
-        needed.setdefault(times.path[0], old_names.get(times.path[0], times.path[0]))
     with naming(located.path):
         remote = RemoteFile(hdfs, located.path, located.file.size_bytes)
         parquet = opened(remote, located)
         present = set(parquet.schema_arrow.names)
-        read = _read(parquet, remote, [name for name in needed.values() if name in present])
-        rows = read.rename_columns({old: new for new, old in needed.items() if old in present})
+        wanted = [name for name in needed.values() if name in present]
+        time = () if times is None else time_path(parquet.schema_arrow)
+        rows = _read(parquet, remote, list(dict.fromkeys([*wanted, *time[:1]])))
         if times is not None:
-            rows = times.of(rows)
+            rows = times.of(rows, time)
+        rows = rows.rename_columns({old: new for new, old in needed.items() if old in present})
         columns = [_column(rows, field) for field in schema]
         return pa.Table.from_arrays(columns, schema=schema)
+
+
+def time_path(file: pa.Schema) -> tuple[str, ...]:
+    """Returns the path to the time by which a file's rows have their hour. It is the file's own: events of an
+    older, or newer, schema may have no header.
+    """
+    header = file.field("header").type if "header" in file.names else None
+    if header is not None and pa.types.is_struct(header) and header.get_field_index("time") >= 0:
+        kind = header.field("time").type
+        if pa.types.is_timestamp(kind) and kind.tz is not None:
+            return "header", "time"
+    return (TIMESTAMP_COLUMN,)
 
 
 def column_names(hdfs: HdfsClient, located: LocatedFile) -> list[str]:

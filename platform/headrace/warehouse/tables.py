@@ -6,7 +6,7 @@ change may be visible in part while it is completed.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -73,18 +73,23 @@ def spark_frame(
     warehouse: WarehouseOptions,
     files: Sequence[LocatedFile],
     newest: FileSchema | None,
+    chosen: "Callable[[DataFrame], DataFrame]" = lambda rows: rows,
 ) -> "DataFrame":
-    """Returns the rows of these files. Columns are those of `newest`; None: as the files have them."""
+    """Returns the rows of these files. Columns are those of `newest`; None: as the files have them.
+
+    `chosen`: which rows of files of one schema, by the columns that these files have.
+    """
     if newest is None:
         paths = [warehouse.url(located.path) for located in files]
-        return spark.read.option("mergeSchema", "true").parquet(*paths)
+        return chosen(spark.read.option("mergeSchema", "true").parquet(*paths))
     by_schema: dict[FileSchema, list[str]] = {}
     for located in files:
         by_schema.setdefault(located.file.schema, []).append(warehouse.url(located.path))
     tables = {schema: spark.read.parquet(*paths) for schema, paths in by_schema.items()}
     texts = schema_texts(warehouse, newest, {schema: frame.columns for schema, frame in tables.items()})
     frames: list[DataFrame] = []
-    for schema, frame in tables.items():
+    for schema, all_rows in tables.items():
+        frame = chosen(all_rows)
         for old, new in renames(texts[newest], texts[schema]).items():
             frame = frame.withColumnRenamed(old, new)
         frames.append(frame)
