@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import random
@@ -15,11 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from drill.drill_tables import HOUR, TOPIC, FolderHdfs, Table, load
+from headrace.audit.store.store import StoreMissingError
+from headrace.audit.topic.publish import AuditPublishError
 from headrace.audit.topic.said_of_tables import PROBLEMS_PER_RECORD_MAX, RECENT, VerifiedRecord
-from headrace.warehouse import commitlog, completing, crash, refill
+from headrace.warehouse import api, commitlog, completing, crash, refill
 from headrace.warehouse.change import TopicTable
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.counting import NotParquetError, count_file
+from headrace.warehouse.errors import known_error
 from headrace.warehouse.hdfs.client import FileStatus
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
 from headrace.warehouse.manifest import TableState
@@ -274,3 +278,22 @@ def test_what_the_audit_is_told_is_bounded() -> None:
     record = verified_record(VerifyResult(TOPIC, many, 1, 1, 1, 0), WAREHOUSE)
     assert (record.problem_count, len(record.problems)) == (900, PROBLEMS_PER_RECORD_MAX)
     assert {len(each.text) for each in record.problems} == {TEXT_MAX_CHARS}
+
+
+def test_without_a_store_nothing_is_called_unaudited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty store was made, and all that was loaded called a problem; the audit was told so, too."""
+    table = table_of(tmp_path / "hdfs")
+    told: list[Any] = []
+    monkeypatch.setattr(api, "hdfs_of", lambda _: contextlib.nullcontext(table.hdfs))
+    monkeypatch.setattr(api, "tell_verified", lambda *found: told.append(found))
+    store = tmp_path / "elsewhere" / "audit.db"
+    with pytest.raises(StoreMissingError, match=f"there is no audit store at {store}") as caught:
+        api.verify_topics(replace(WAREHOUSE, audit=True), [TOPIC], audit_store=f"sqlite:///{store}")
+    assert not store.parent.exists() and not told
+    line = known_error(caught.value, f"verify {TOPIC}")
+    assert line == (
+        f"verify {TOPIC}: there is no audit store at {store}; check the URL, and that the auditor runs which "
+        "folds it"
+    ), "nothing was changed that is not reported"
+    late = known_error(AuditPublishError("no broker answers"), f"load {TOPIC}")
+    assert late is not None and late.endswith("no broker answers; the next run reports it")

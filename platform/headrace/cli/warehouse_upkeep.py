@@ -138,11 +138,17 @@ def verify(
 
     The exit code is 1 if they differ.
     """
+    from headrace.audit.store.store import StoreMissingError
     from headrace.audit.topic.said_of_tables import ALL, RECENT
     from headrace.warehouse import api
 
     store = None if without_audit else context().audit_store_url
-    results = api.verify_topics(warehouse(root), topics, audit_store=store, checked=RECENT if recent else ALL)
+    try:
+        results = api.verify_topics(
+            warehouse(root), topics, audit_store=store, checked=RECENT if recent else ALL
+        )
+    except StoreMissingError as error:
+        raise CommandError(f"{error}; --without-audit verifies without it", ExitCode.UNREACHABLE) from error
     for result in results:
         if result.is_sound and not result.changes:
             raise no_table(result.topic)

@@ -6,6 +6,7 @@ Owns the recognition of errors that come out of Spark, HDFS and the brokers.
 import re
 from typing import Final
 
+from headrace.audit.store.store import StoreError
 from headrace.registry.errors import RegistryError, RegistryUnavailableError
 from headrace.warehouse.commitlog import CommitConflictError
 from headrace.warehouse.counting import NotParquetError
@@ -50,9 +51,11 @@ def known_error(error: Exception, what: str) -> str | None:
     """Returns the line for an expected error, or None for any other. `what` names the work that failed."""
     if isinstance(error, KNOWN):
         return _line(str(error))
-    if type(error).__module__.startswith("headrace.audit"):
+    if isinstance(error, StoreError):
+        return _line(f"{what}: {error}; check the URL, and that the auditor runs which folds it")
+    if type(error).__module__.startswith("headrace.audit.topic"):
         return _line(
-            f"{what}: the change is committed but not reported to the audit: {error}; the next run reports it"
+            f"{what}: what was done, or found, is not reported to the audit: {error}; the next run reports it"
         )
     text = str(error)
     found = _SOURCE_ERROR.search(text)

@@ -17,7 +17,7 @@ from typing import Final
 
 from headrace.audit.gathering.tests import verified_tables
 from headrace.audit.report.report import report
-from headrace.audit.store.store import AuditStore, StoreMissingError
+from headrace.audit.store.store import AuditStore
 from headrace.audit.topic.said_of_tables import ALL, NO_HOUR_MS, RECENT, TableProblem
 from headrace.warehouse.beside import files_beside
 from headrace.warehouse.change import TopicTable
@@ -79,7 +79,8 @@ class VerifyResult:
 def verify_topic(
     table: TopicTable, *, audit_store: str | None = None, checked: str = ALL, suspects: Iterable[int] = ()
 ) -> VerifyResult:
-    """Verifies a topic. `audit_store` is the URL of the audit's store; None leaves the audit out.
+    """Verifies a topic. `audit_store` is the URL of the audit's store; None leaves the audit out. Raises
+    `StoreMissingError` if there is none: an empty one would say that nothing was loaded.
 
     `suspects`: hours (ms) that a recent verification reads, too.
     """
@@ -184,11 +185,8 @@ def _doubles(
 
 
 def suspect_hours(audit_store: str, topic: str) -> set[int]:
-    """Returns the hours in which the last verification found something wrong; none if no store is there."""
-    try:
-        store = AuditStore(audit_store, must_exist=True)
-    except StoreMissingError:
-        return set()
+    """Returns the hours in which the last verification found something wrong. Raises `StoreMissingError`."""
+    store = AuditStore(audit_store, must_exist=True)
     try:
         with store.reading() as connection:
             found = verified_tables(connection, topic)
@@ -302,7 +300,7 @@ def _unaudited(topic: str, loaded: Mapping[int, int], shared: Collection[int], s
     """
     if not loaded:
         return []
-    store = AuditStore(store_url)
+    store = AuditStore(store_url, must_exist=True)
     try:
         verdicts = report(store, topic, min(loaded), max(loaded) + HOUR_MS).verdicts
     finally:

@@ -50,7 +50,7 @@ def otherwise_reported(topic: str, manifests: Iterable[Manifest], store_url: str
     One that the store does not know is left out: the store may be younger. Raises the store's own errors.
     """
     table = tables.load_ranges
-    store = AuditStore(store_url)
+    store = AuditStore(store_url, must_exist=True)
     try:
         with store.reading() as connection:
             said = {
