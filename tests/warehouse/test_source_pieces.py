@@ -12,13 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fix_client import FakeCluster
 from headrace.registry.client import SchemaRegistryClient
 from headrace.warehouse.source import avro, columns
 from headrace.warehouse.source.columns import END_MARK, record_batches
 from headrace.warehouse.source.errors import CorruptBatchesError, OptionError, SourceError
 from headrace.warehouse.source.examining import Batch
+from headrace.warehouse.source.metadata import MetadataClient
 from headrace.warehouse.source.options import SourceOptions, format_offsets, parse, parse_offsets
 from headrace.warehouse.source.ranges import Range, split
+from headrace.warehouse.source.resolve import partitions_of
 from headrace.warehouse.source.stream import from_json, limited, to_json
 from headrace.wire.batch import read_header, readdress
 from headrace.wire.compression import Codec
@@ -262,3 +265,17 @@ def test_an_unknown_schema_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) ->
     strict = avro.decoder(replace(options, fail_fast=True), EMPTY_RECORD)
     with pytest.raises(SourceError, match=r"the value at offset 5 can't be decoded .*Schema not found"):
         strict(b"\0\0\0\0\7", 5)
+
+
+def test_a_pattern_is_not_held_up_by_topics_that_it_leaves_out() -> None:
+    """One of their partitions had no leader, and no read by a pattern was planned until it had one."""
+    cluster = FakeCluster()
+    try:
+        cluster.create("page-view", 1)
+        cluster.create("other", 1)
+        cluster.leaders["other", 0] = -1
+        with MetadataClient([cluster.bootstrap], 1.0) as metadata:
+            options = parse({**BOOTSTRAP, "subscribePattern": "page-.*"})
+            assert partitions_of(metadata, options) == [("page-view", 0)]
+    finally:
+        cluster.close()

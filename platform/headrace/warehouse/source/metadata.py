@@ -62,14 +62,16 @@ class MetadataClient:
     ) -> None:
         self.close()
 
-    def leaders(self, topics: Iterable[str] | None) -> dict[Partition, Address]:
-        """Returns every partition's leader (None: of all topics). Raises `NoSuchTopicError`."""
-        wanted = None if topics is None else tuple(topics)
-        return self._retried(f"look up {', '.join(wanted or ['all topics'])}", lambda: self._leaders(wanted))
+    def leaders(self, topics: Iterable[str]) -> dict[Partition, Address]:
+        """Returns the leader of every partition of these topics. Raises `NoSuchTopicError`."""
+        wanted = tuple(topics)
+        return self._retried(f"look up {', '.join(wanted)}", lambda: self._leaders(wanted))
 
-    def topics_matching(self, pattern: str) -> list[str]:
-        """Returns the topics whose whole name matches the regular expression."""
-        return sorted({topic for topic, _ in self.leaders(None) if re.fullmatch(pattern, topic)})
+    def leaders_matching(self, pattern: str) -> dict[Partition, Address]:
+        """Returns the leader of every partition of the topics whose whole name matches a regular expression.
+        Other topics may have partitions without a leader.
+        """
+        return self._retried("look up all topics", lambda: self._leaders_matching(pattern))
 
     def topic_id(self, topic: str) -> str:
         """Returns Kafka's id of the topic (KIP-516), of which all leaders of its partitions must agree: one
@@ -86,11 +88,12 @@ class MetadataClient:
             return {}
         return self._retried("look up offsets", lambda: self._offsets(wanted))
 
-    def _leaders(self, topics: Collection[str] | None) -> dict[Partition, Address]:
+    def _described(self, topics: Collection[str] | None) -> Any:
+        """Returns the Metadata of these topics, or of all."""
         wanted = (
             None if topics is None else tuple(MetadataRequestTopic(name=TopicName(name)) for name in topics)
         )
-        response = self._request_any(
+        return self._request_any(
             MetadataRequest(
                 topics=wanted,
                 allow_auto_topic_creation=False,
@@ -98,18 +101,18 @@ class MetadataClient:
                 include_topic_authorized_operations=False,
             )
         )
-        brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
-        found: dict[Partition, Address] = {}
+
+    def _leaders_matching(self, pattern: str) -> dict[Partition, Address]:
+        response = self._described(None)
+        matching = [topic for topic in response.topics if re.fullmatch(pattern, topic.name)]
+        return _leaders_in(response.brokers, matching)
+
+    def _leaders(self, topics: Collection[str]) -> dict[Partition, Address]:
+        response = self._described(topics)
         for topic in response.topics:
             if ErrorCode(topic.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise NoSuchTopicError(f"there is no topic {topic.name!r} at {self._names()}")
-            _check(topic.error_code, f"topic {topic.name}")
-            for partition in topic.partitions:
-                if partition.leader_id not in brokers:
-                    what = f"topic {topic.name} partition {partition.partition_index}"
-                    raise ProtocolError(ErrorCode.LEADER_NOT_AVAILABLE, what)
-                found[topic.name, int(partition.partition_index)] = brokers[partition.leader_id]
-        return found
+        return _leaders_in(response.brokers, response.topics)
 
     def _agreed_topic_id(self, topic: str) -> str:
         ids = {self._topic_id(topic, address) for address in set(self._leaders([topic]).values())}
@@ -195,6 +198,20 @@ class MetadataClient:
 
     def _names(self) -> str:
         return ",".join(f"{host}:{port}" for host, port in self._bootstrap)
+
+
+def _leaders_in(brokers: Iterable[Any], topics: Iterable[Any]) -> dict[Partition, Address]:
+    """Returns the leaders of these topics of a Metadata response. Raises `ProtocolError`."""
+    addresses = {broker.node_id: (broker.host, broker.port) for broker in brokers}
+    found: dict[Partition, Address] = {}
+    for topic in topics:
+        _check(topic.error_code, f"topic {topic.name}")
+        for partition in topic.partitions:
+            if partition.leader_id not in addresses:
+                what = f"topic {topic.name} partition {partition.partition_index}"
+                raise ProtocolError(ErrorCode.LEADER_NOT_AVAILABLE, what)
+            found[topic.name, int(partition.partition_index)] = addresses[partition.leader_id]
+    return found
 
 
 def _check(error_code: int, what: str) -> None:

@@ -28,12 +28,9 @@ def partitions_of(cluster: "MetadataClient", options: SourceOptions) -> list[Par
         if missing:
             raise NoSuchTopicError(f"topic {missing[0][0]!r} has no partition {missing[0][1]}")
         return sorted(options.partitions)
-    topics: Iterable[str] = options.topics
     if options.topic_pattern is not None:
-        topics = cluster.topics_matching(options.topic_pattern)
-        if not topics:
-            return []
-    return sorted(cluster.leaders(topics))
+        return sorted(cluster.leaders_matching(options.topic_pattern))
+    return sorted(cluster.leaders(options.topics))
 
 
 def resolve_ranges(cluster: "MetadataClient", options: SourceOptions) -> list[Range]:
