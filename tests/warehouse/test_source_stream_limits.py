@@ -1,5 +1,7 @@
 """How much a micro-batch reads, how far a stream is behind, and which errors keep their traceback."""
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Iterator
@@ -135,3 +137,37 @@ def test_expected_errors_of_a_worker_have_no_traceback(
     with pytest.raises(error), plain_errors(is_debug=is_debug):
         raise error("wrong")
     assert bool(os.environ["SPARK_HIDE_TRACEBACK"]) is is_hidden
+
+
+class FirstOffsets:
+    """A cluster whose partitions begin at these offsets."""
+
+    def __init__(self, first: dict[tuple[str, int], int]) -> None:
+        self._first = first
+
+    def __enter__(self) -> FirstOffsets:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def offsets(self, wanted: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+        return {each: self._first[each] for each in wanted}
+
+
+@pytest.mark.parametrize(("begins_at", "fails"), [(0, False), (300, True)])
+def test_a_new_partition_whose_first_records_are_gone_is_a_loss(
+    monkeypatch: pytest.MonkeyPatch, begins_at: int, fails: bool
+) -> None:
+    """Retention was faster than the stream, which passed over them without a word."""
+    for allows_loss in (False, True):
+        options = SourceOptions(("x:1",), fail_on_data_loss=not allows_loss)
+        reader = stream.StreamReader(options, StructType([]))
+        monkeypatch.setattr(reader, "_latest", lambda: {A: 500, B: 900})
+        monkeypatch.setattr(reader, "_cluster", lambda: FirstOffsets({B: begins_at}))
+        if fails and not allows_loss:
+            with pytest.raises(DataLossError, match=r"Added partition t-1 starts from 300 instead of 0\."):
+                reader.latestOffset(stream.to_json({A: 500}), ReadAllAvailable())
+        else:
+            ends = reader.latestOffset(stream.to_json({A: 500}), ReadAllAvailable())
+            assert ends == stream.to_json({A: 500, B: 900})

@@ -115,11 +115,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def _with_new_partitions(
         self, start: dict[Partition, int], end: Mapping[Partition, int]
     ) -> dict[Partition, int]:
+        """Adds where the partitions begin that the stream has not read yet. Raises `DataLossError` if their
+        first records are gone: the stream would pass over them.
+        """
         new = [partition for partition in end if partition not in start]
         if not new:
             return start
         with self._cluster() as cluster:
-            return {**start, **cluster.offsets(dict.fromkeys(new, EARLIEST))}
+            first = cluster.offsets(dict.fromkeys(new, EARLIEST))
+        late = sorted(partition for partition, offset in first.items() if offset > 0)
+        if late and self.options.fail_on_data_loss:
+            topic, partition = late[0]
+            raise DataLossError(
+                "ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO",
+                f"Added partition {topic}-{partition} starts from {first[late[0]]} instead of 0.",
+            )
+        return {**start, **first}
 
     def _check_none_deleted(self, start: Mapping[Partition, int], latest: Mapping[Partition, int]) -> None:
         deleted = sorted(f"{topic}-{partition}" for topic, partition in start.keys() - latest.keys())
