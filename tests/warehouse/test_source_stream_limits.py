@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
+from fix_client import FakeCluster
 from headrace.warehouse.source import stream
-from headrace.warehouse.source.errors import DataLossError, OptionError
+from headrace.warehouse.source.errors import DataLossError, NoSuchTopicError, OptionError
 from headrace.warehouse.source.examining import Batch
 from headrace.warehouse.source.lag import lag_bytes
 from headrace.warehouse.source.options import SourceOptions
@@ -171,3 +172,20 @@ def test_a_new_partition_whose_first_records_are_gone_is_a_loss(
         else:
             ends = reader.latestOffset(stream.to_json({A: 500}), ReadAllAvailable())
             assert ends == stream.to_json({A: 500, B: 900})
+
+
+def test_a_query_of_what_is_there_names_its_wrong_topic_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is asked first, before any other method of the reader."""
+    monkeypatch.setenv("SPARK_PYTHON_RUNTIME", "PYTHON_WORKER")
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
+    cluster = FakeCluster()
+    cluster.creates_topics = False
+    try:
+        options = SourceOptions((cluster.bootstrap,), topics=("page-veiw",), request_timeout_ms=1_000)
+        with pytest.raises(NoSuchTopicError, match="there is no topic 'page-veiw'"):
+            stream.StreamReader(options, StructType([])).prepareForTriggerAvailableNow()
+    finally:
+        cluster.close()
+    assert os.environ["SPARK_HIDE_TRACEBACK"] == "1"

@@ -49,7 +49,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return to_json(start)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._available = self._latest()
+        with plain_errors(is_debug=self.options.is_debug):
+            self._available = self._latest()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         # Spark only hands this back to `latestOffset`; the options say what is limited.
