@@ -21,7 +21,7 @@ from headrace.warehouse.source.examining import Batch
 from headrace.warehouse.source.metadata import MetadataClient
 from headrace.warehouse.source.options import SourceOptions, format_offsets, parse, parse_offsets
 from headrace.warehouse.source.ranges import Range, split
-from headrace.warehouse.source.resolve import partitions_of
+from headrace.warehouse.source.resolve import partitions_of, resolve_ranges
 from headrace.warehouse.source.stream import from_json, limited, to_json
 from headrace.wire.batch import read_header, readdress
 from headrace.wire.compression import Codec
@@ -215,6 +215,14 @@ def test_a_limited_batch_advances_and_stays_within_the_log(
         ({**BOOTSTRAP, "subscribePattern": "("}, "no regular expression"),
         ({**BOOTSTRAP, "subscribe": "t", "kafka.security.protocol": "SSL"}, "only PLAINTEXT"),
         ({**BOOTSTRAP, "subscribe": "t", "columns": "value,payload"}, "one of the two"),
+        (
+            {"kafka.bootstrap.servers": " , ", "subscribe": "t"},
+            "names no broker: it is ' , '; write HOST:PORT",
+        ),
+        (
+            {**BOOTSTRAP, "subscribe": "t", "startingOffsetsByTimestampStrategy": "newest"},
+            "must be error or latest, but is 'newest'",
+        ),
         ({**BOOTSTRAP, "subscribe": "t", "valueFormat": "avro"}, "'schema.registry.url' must be specified"),
     ],
 )
@@ -277,5 +285,15 @@ def test_a_pattern_is_not_held_up_by_topics_that_it_leaves_out() -> None:
         with MetadataClient([cluster.bootstrap], 1.0) as metadata:
             options = parse({**BOOTSTRAP, "subscribePattern": "page-.*"})
             assert partitions_of(metadata, options) == [("page-view", 0)]
+    finally:
+        cluster.close()
+
+
+def test_a_partition_that_is_assigned_twice_is_read_once() -> None:
+    cluster = FakeCluster()
+    try:
+        with MetadataClient([cluster.bootstrap], 1.0) as metadata:
+            options = parse({**BOOTSTRAP, "assign": '{"t": [0, 0]}'})
+            assert [range_.partition for range_ in resolve_ranges(metadata, options)] == [0]
     finally:
         cluster.close()

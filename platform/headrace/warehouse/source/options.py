@@ -97,7 +97,7 @@ def parse(options: Mapping[str, str], *, streaming: bool = False, for_schema: bo
     if is_avro and not registry_url:
         raise OptionError("Option 'schema.registry.url' must be specified when valueFormat is avro")
     return SourceOptions(
-        bootstrap=tuple(server.strip() for server in bootstrap.split(",") if server.strip()),
+        bootstrap=_servers(bootstrap),
         topics=_topics(given["subscribe"]) if "subscribe" in given else (),
         topic_pattern=_pattern(given.get("subscribepattern")),
         partitions=_assignment(given["assign"]) if "assign" in given else (),
@@ -118,7 +118,8 @@ def parse(options: Mapping[str, str], *, streaming: bool = False, for_schema: bo
         subject=given.get("subject"),
         fail_fast=_one_of(given, "mode", ("FAILFAST", "PERMISSIVE")) == "FAILFAST",
         on_corrupt=cast(OnCorrupt, _one_of(given, "onCorrupt", ("fail", "skip", "keep"))),
-        strict_timestamps=given.get("startingoffsetsbytimestampstrategy", "error").lower() != "latest",
+        strict_timestamps=_one_of(given, "startingOffsetsByTimestampStrategy", ("error", "latest"))
+        == "error",
     )
 
 
@@ -202,6 +203,15 @@ def _boundary(given: Mapping[str, str], which: str, default: Literal["earliest",
     return ReadBoundary(parse_offsets(text), timestamps)
 
 
+def _servers(text: str) -> tuple[str, ...]:
+    servers = tuple(server.strip() for server in text.split(",") if server.strip())
+    if not servers:
+        raise OptionError(
+            f"Option 'kafka.bootstrap.servers' names no broker: it is {text!r}; write HOST:PORT,…"
+        )
+    return servers
+
+
 def _topics(text: str) -> tuple[str, ...]:
     topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
     if not topics:
@@ -222,8 +232,11 @@ def _pattern(text: str | None) -> str | None:
 def _assignment(text: str) -> tuple[Partition, ...]:
     try:
         data = json.loads(text)
+        # As a consumer's assignment: a partition that is named twice is read once.
         return tuple(
-            (str(topic), int(partition)) for topic, partitions in data.items() for partition in partitions
+            dict.fromkeys(
+                (str(topic), int(partition)) for topic, partitions in data.items() for partition in partitions
+            )
         )
     except (ValueError, AttributeError, TypeError) as error:
         raise OptionError(f'Expected e.g. {{"topicA":[0,1],"topicB":[0,1]}}, got {text}') from error
