@@ -24,7 +24,9 @@ PROBLEMS_KEPT_MAX: Final = 100
 # Statuses that may still change.
 _UNDECIDED: Final = frozenset({Status.PENDING, Status.UNKNOWN})
 # The fields of `Proof` in XComs and trigger events.
-_JSON_KEYS: Final = ("topic", "hour", "status", "handed_over", "arrived", "words", "full")
+_JSON_KEYS: Final = ("topic", "hour", "status", "handed_over", "arrived", "words", "full", "missing")
+# Corrupt events are a loss whose size is known, too.
+_LOSSES: Final = frozenset({Status.LOST, Status.CORRUPT})
 
 
 class Proof(NamedTuple):
@@ -32,7 +34,8 @@ class Proof(NamedTuple):
 
     `status` is the audit's status, `problem_text` its problems in one line. `handed_over` events were handed
     to producers, or are in the log where the topic is counted from the log on; `arrived` rows are in the
-    warehouse. `proof_document` is what the seal stores.
+    warehouse, duplicates included. `proof_document` is what the seal stores. `missing` events are known to be
+    lost or corrupt; None if that is not all that keeps the hour from being complete.
     """
 
     topic: str
@@ -42,23 +45,28 @@ class Proof(NamedTuple):
     arrived: int
     problem_text: str
     proof_document: Mapping[str, Any]
+    missing: int | None = 0
 
     def to_json(self) -> dict[str, Any]:
         return dict(zip(_JSON_KEYS, self, strict=True))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Proof:
-        return cls(*(data[key] for key in _JSON_KEYS))
+        # An event that an older headrace wrote does not say what is missing.
+        known = {"missing": None, **data}
+        return cls(*(known[key] for key in _JSON_KEYS))
 
     def may_be_sealed(self, completeness: float) -> bool:
-        """Whether the hour may be sealed if it requires the share `completeness` of its events."""
+        """Whether the hour may be sealed if it requires the share `completeness` of its events.
+
+        It may lack events of which the audit knows that they are lost, and nothing else: rows that are there
+        twice make up for none, and of what is unknown, or still to come, nobody knows how much it is.
+        """
         if self.status == Status.COMPLETE:
             return True
-        # Corrupt events are a loss whose size is known, too: the rows that arrived decide.
-        is_known_loss = (
-            self.status in (Status.LOST, Status.CORRUPT) and completeness < 1 and self.handed_over > 0
-        )
-        return is_known_loss and self.arrived >= completeness * self.handed_over
+        if self.status not in _LOSSES or completeness >= 1 or self.handed_over <= 0 or self.missing is None:
+            return False
+        return min(self.arrived, self.handed_over - self.missing) >= completeness * self.handed_over
 
 
 def undecided(proofs: Iterable[Proof]) -> list[Proof]:
@@ -101,7 +109,13 @@ def proofs_of(
             start_ms = round(parse_hour(hour).timestamp() * 1000)
             end_ms = start_ms + HOUR // timedelta(milliseconds=1)
             proof = is_complete(store, topic, start_ms, policy=policy, now_ms=now_ms)
-            verdicts = report(store, topic, start_ms, end_ms, policy=policy, now_ms=proof.judged_ms)
+            # Judged alike, so that both say the same of each finding.
+            verdicts = report(
+                *(store, topic, start_ms, end_ms),
+                policy=policy,
+                now_ms=proof.judged_ms,
+                use_kept=proof.complete,
+            )
             proofs.append(_proof(hour_key(parse_hour(hour)), proof, verdicts))
     finally:
         store.close()
@@ -113,6 +127,9 @@ def _proof(hour: str, proof: HourProof, verdicts: Report) -> Proof:
     if not proof.complete and status == Status.COMPLETE:
         # No event is missing, but the audit has no proof: the hour may still change.
         status = Status.PENDING if verdicts.verdicts else Status.UNKNOWN
+    findings = [finding for verdict in verdicts.verdicts for finding in verdict.findings]
+    losses = [finding for finding in findings if finding.status in _LOSSES]
+    is_loss_alone = {finding.text for finding in losses}.issuperset(proof.problems)
     return Proof(
         topic=proof.topic,
         hour=hour,
@@ -121,6 +138,7 @@ def _proof(hour: str, proof: HourProof, verdicts: Report) -> Proof:
         arrived=sum(counts.warehouse for counts in proof.counts.values()),
         problem_text="; ".join(_first(proof.problems, PROBLEMS_SHOWN_MAX)),
         proof_document={**proof.to_json(), "reasons": _first(proof.problems, PROBLEMS_KEPT_MAX)},
+        missing=sum(finding.record_count or 0 for finding in losses) if is_loss_alone else None,
     )
 
 

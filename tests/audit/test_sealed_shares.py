@@ -1,0 +1,48 @@
+"""An hour that may lack a share of its events is sealed over a known loss alone: nothing makes up for it."""
+
+from pathlib import Path
+
+import pytest
+
+from fix_audit_world import HOUR_A, TOPIC, Batch, PartitionBytes, everything_reported
+from headrace.airflow.proofs import Proof, proofs_of
+from headrace.audit.store.store import AuditStore
+
+HOUR = "2015-05-17T11:00:00"
+HANDED_OVER = [Batch(0, 7, 0, first, 10, HOUR_A) for first in range(0, 100, 10)]
+SENT_TWICE = [HANDED_OVER[-1]]
+OF_NOBODY = [Batch(0, 8, 0, 0, 10, HOUR_A)]
+
+
+def proof_of(folder: Path, more: list[Batch]) -> Proof:
+    """The proof of an hour whose first ten events were lost, and that has more than its publisher told of."""
+    log = PartitionBytes()
+    for batch in [*HANDED_OVER[1:], *more]:
+        log.append(batch.encode())
+    url = f"sqlite:///{folder}/audit.db"
+    store = AuditStore(url)
+    store.fold(everything_reported(HANDED_OVER, {0: log}))
+    store.close()
+    (proof,) = proofs_of(url, TOPIC, [HOUR])
+    assert (proof.status, proof.handed_over, proof.arrived) == ("lost", 100, 90 + 10 * len(more))
+    return proof
+
+
+@pytest.mark.parametrize("more", [SENT_TWICE, OF_NOBODY, [*SENT_TWICE, *OF_NOBODY]])
+def test_neither_doubles_nor_rows_of_nobody_make_up_for_a_loss(tmp_path: Path, more: list[Batch]) -> None:
+    proof = proof_of(tmp_path, more)
+    assert not proof.may_be_sealed(0.95)
+    assert not proof.may_be_sealed(0.5), "nobody knows what the hour lacks"
+    assert proof.missing is None
+    assert Proof.from_json(proof.to_json()) == proof
+
+
+def test_a_known_loss_is_compared_with_the_share(tmp_path: Path) -> None:
+    proof = proof_of(tmp_path, [])
+    assert [proof.may_be_sealed(share) for share in (1.0, 0.91, 0.9, 0.5)] == [False, False, True, True]
+    assert proof.missing == 10
+
+
+def test_what_was_accepted_twice_makes_up_for_no_loss() -> None:
+    accepted = Proof(TOPIC, HOUR, "lost", 100, 100, "", {}, missing=50)
+    assert not accepted.may_be_sealed(0.51) and accepted.may_be_sealed(0.5)
