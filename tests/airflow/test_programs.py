@@ -177,6 +177,15 @@ def test_a_verification_with_problems_is_not_retried(main: Main, connection: dic
     assert main.value_of("--audit-store") == connection["audit_store"]
 
 
+def test_a_repair_that_found_its_rows_gone_says_of_which_hour(main: Main, connection: dict[str, str]) -> None:
+    task = WarehouseJobOperator(task_id="repair", command="refill", topics=["a"])
+    done = {"topic": "a", "hour_ms": 1_431_860_400_000, "problem": "", "rows": 3}
+    left = {**done, "hour_ms": 1_431_864_000_000, "problem": "only 0 of 5 missing rows are still in the log"}
+    main.then(f"result.write_text(json.dumps({[done, left]!r})); sys.exit(1)")
+    with pytest.raises(AirflowFailException, match=r"^a, 2015-05-17T12: only 0 of 5 missing rows are still"):
+        task.execute({})
+
+
 def test_a_drill_runs_the_command_and_fails_with_its_last_words(
     main: Main, connection: dict[str, str]
 ) -> None:

@@ -20,6 +20,7 @@ from headrace.airflow.hook import HeadraceHook
 from headrace.airflow.installation import Installation, without_names
 from headrace.airflow.links import AuditReportLink
 from headrace.airflow.spark import Program, PythonProgram, SparkApplication, conf_of
+from headrace.warehouse.layout import hour_name
 
 log = logging.getLogger(__name__)
 
@@ -233,15 +234,23 @@ def shortened(value: Any, most: int) -> Any:
 
 
 def problems_in(result: Any) -> list[str]:
-    """Returns the problems that a verification found: the first ones, and how many more there are."""
-    problems = [
-        f"{report.get('topic')}: {problem}"
-        for report in result or ()
-        if isinstance(report, dict)
-        for problem in report.get("problems", ())
-    ]
+    """Returns the problems that a program found, of topics or of single hours: the first ones, and how many
+    more there are.
+    """
+    reports = [report for report in result or () if isinstance(report, dict)]
+    problems = [f"{_place(report)}: {problem}" for report in reports for problem in _told(report)]
     more = len(problems) - PROBLEMS_MAX
     return problems[:PROBLEMS_MAX] + ([f"and {more} more problems"] if more > 0 else [])
+
+
+def _told(report: Mapping[str, Any]) -> list[str]:
+    problem = report.get("problem")
+    return [*report.get("problems", ()), *([problem] if problem else [])]
+
+
+def _place(report: Mapping[str, Any]) -> str:
+    hour_ms = report.get("hour_ms")
+    return f"{report.get('topic')}" + (f", {hour_name(hour_ms)}" if isinstance(hour_ms, int) else "")
 
 
 def is_true(value: str | bool) -> bool:
