@@ -1,6 +1,7 @@
 """Which files hold a version of a table: by seals, by change, by time, through compactions and moves."""
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,15 +30,18 @@ class Scene:
     def log(self) -> CommitLog:
         return CommitLog(self.hdfs, PATHS)
 
-    def load(self, *hours: int) -> None:
-        """Loads a file into each hour; it holds the rows `<sequence>`."""
+    def load(self, *hours: int, log: int = 0) -> None:
+        """Loads a file into each hour; it holds the rows `<sequence>`, of this log of a topic made again."""
         sequence = self.log.state().next_sequence
-        self._commit("load", [(hour, [str(sequence)]) for hour in hours], [])
+        self._commit("load", [(hour, [str(sequence)]) for hour in hours], [], [log] * len(hours))
 
     def compact(self, hour: int) -> None:
         files = self.log.state().hours()[hour]
-        rows = sorted(row for file in files for row in self.rows(file.path))
-        self._commit("compact", [(hour, rows)], [file.path for file in files])
+        logs = sorted({file.log for file in files})
+        rows = [
+            sorted(row for file in files if file.log == log for row in self.rows(file.path)) for log in logs
+        ]
+        self._commit("compact", [(hour, each) for each in rows], [file.path for file in files], logs)
 
     def retain(self, hour: int) -> None:
         self._commit("retain", [], [file.path for file in self.log.state().hours()[hour]])
@@ -62,7 +66,9 @@ class Scene:
     def choose(self, **wanted: Any) -> Version:
         return choose(self.log, Wanted(**wanted))
 
-    def _commit(self, kind: Kind, files: list[tuple[int, list[str]]], removed: list[str]) -> None:
+    def _commit(
+        self, kind: Kind, files: list[tuple[int, list[str]]], removed: list[str], logs: Sequence[int] = ()
+    ) -> None:
         change_id = f"{kind}-{self.log.state().next_sequence}"
         for number, (_, rows) in enumerate(files):
             self.hdfs.write(f"{PATHS.staged(change_id)}/{number}", parquet_of(len(rows), " ".join(rows)))
@@ -77,6 +83,7 @@ class Scene:
                     len(rows),
                     len(parquet_of(len(rows), " ".join(rows))),
                     7,
+                    log=logs[number],
                 )
                 for number, (hour, rows) in enumerate(files)
             )
@@ -160,6 +167,19 @@ def test_a_compaction_with_later_rows_is_passed_over_by_way_of_the_trash(scene: 
     # The other hour, and the whole of this one, are there all the same.
     assert scene.read(is_sealed=False, sequence=1, from_ms=NEXT) == {NEXT: ["0", "1"]}
     assert scene.read(is_sealed=False)[HOUR] == ["0", "1", "2"]
+
+
+def test_a_compaction_beside_rows_of_another_log_takes_the_place_of_the_sealed_ones(scene: Scene) -> None:
+    """It merges the files of each log by themselves."""
+    scene.load(HOUR, log=3)
+    scene.load(HOUR, log=3)
+    scene.seal(NEXT, at_s=2.5)
+    scene.load(NEXT, log=3)
+    for hour in (HOUR, NEXT):
+        scene.compact(hour)
+    del_trash(scene)
+    assert scene.read(from_ms=NEXT) == {NEXT: ["0", "1", "2"]}
+    assert scene.read(is_sealed=False, sequence=2) == {HOUR: ["0", "1", "2"], NEXT: ["0", "1", "2"]}
 
 
 def test_an_hour_that_retention_removed(scene: Scene) -> None:

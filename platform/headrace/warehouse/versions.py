@@ -168,17 +168,18 @@ def follow_change(followed: _Followed, manifest: Manifest, before: TableState, p
         hours = {file.hour_ms for file in gone.values()}
         followed.present.update((file.path, file) for file in manifest.files if file.hour_ms in hours)
         return
-    groups: dict[tuple[int, FileSchema], list[str]] = {}
+    # As a compaction merges them.
+    groups: dict[tuple[int, FileSchema, int], list[str]] = {}
     for path in manifest.removed:
         old = before.files.get(path)
         if old is not None:
-            groups.setdefault((old.hour_ms, old.schema), []).append(path)
+            groups.setdefault((old.hour_ms, old.schema, old.log), []).append(path)
     for key, removed in groups.items():
         mine = [path for path in removed if path in followed.present]
         if manifest.kind == "compact" and len(mine) == len(removed):
             for path in mine:
                 del followed.present[path]
-            new = [file for file in manifest.files if (file.hour_ms, file.schema) == key]
+            new = [file for file in manifest.files if (file.hour_ms, file.schema, file.log) == key]
             followed.present.update((file.path, file) for file in new)
         else:
             followed.remove(mine, trash)
