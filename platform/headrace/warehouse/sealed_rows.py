@@ -30,7 +30,7 @@ def problem_of_rows(log: CommitLog, state: TableState, hour_ms: int, proof: Mapp
         problems = [
             problem for problem in pool.map(lambda file: _problem_of_file(log.hdfs, file), files) if problem
         ]
-    problem = problems[0] if problems else _problem_of_sums(state, hour_ms, proof)
+    problem = problems[0] if problems else _problem_of_sums(log, state, hour_ms, proof)
     hour = f"{log.paths.topic}, {hour_name(hour_ms)}"
     return f"{hour}: {problem}; `headrace warehouse verify {log.paths.topic}` compares all" if problem else ""
 
@@ -56,8 +56,8 @@ def _problem_of_file(hdfs: HdfsClient, file: DataFile) -> str:
     return ""
 
 
-def _problem_of_sums(state: TableState, hour_ms: int, proof: Mapping[str, Any]) -> str:
-    """Compares the commit log with itself and with the proof, if its sums begin at the first change. Pure."""
+def _problem_of_sums(log: CommitLog, state: TableState, hour_ms: int, proof: Mapping[str, Any]) -> str:
+    """Compares the commit log with itself and with the proof, if its sums begin at the first change."""
     if state.counted_from > 0:
         return ""
     rows = sum(file.rows for file in state.hours().get(hour_ms, []))
@@ -68,9 +68,27 @@ def _problem_of_sums(state: TableState, hour_ms: int, proof: Mapping[str, Any]) 
     if all_written != all_counted:
         return f"the commit log has {all_written} rows in files, and {all_counted} in what it consumed"
     proven, counted = rows_proven(proof), state.counted.get(hour_ms, 0)
-    if proven in (None, counted) or is_proof_forgotten(proof, hour_ms, proven or 0, counted):
+    if proven in (None, counted):
+        return ""
+    if is_proof_forgotten(proof, hour_ms, proven or 0, counted) and not _has_news(log, hour_ms, proof):
         return ""
     return f"the loads counted {counted} rows of this hour, and the proof says {proven}"
+
+
+def _has_news(log: CommitLog, hour_ms: int, proof: Mapping[str, Any]) -> bool:
+    """Whether loads counted rows of the hour of which the audit had not heard when it proved the hour: these
+    are not forgotten.
+    """
+    heard = proof.get("load_sequence")
+    if not isinstance(heard, int):
+        return False
+    return any(
+        hour.hour_ms == hour_ms
+        for manifest in log.manifests(heard + 1)
+        if manifest.kind in ("load", "replay", "refill")
+        for loaded in manifest.ranges
+        for hour in loaded.hours
+    )
 
 
 def rows_proven(proof: Mapping[str, Any]) -> int | None:

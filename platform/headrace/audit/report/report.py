@@ -25,7 +25,7 @@ from headrace.audit.report.remedies import command_of
 from headrace.audit.report.settled import NOTHING_KEPT, POLICY, KeptHours, kept_hours
 from headrace.audit.report.totals import totals_of
 from headrace.audit.store.fold_set_aside import read_set_aside
-from headrace.audit.store.kept import last_warehouse
+from headrace.audit.store.kept import last_load, last_warehouse
 from headrace.audit.store.store import AuditStore
 from headrace.audit.times import HOUR_MS
 from headrace.audit.topic.drills import CANARY_TOPIC
@@ -114,6 +114,7 @@ class HourProof:
     `problems` say why not. `counts` are per datacenter, as is `counted_from` (see `Verdict`).
     `address_ranges` are per datacenter and source partition: where the hour's records lie in the log, as
     (analysis partition or -1, first address, end address). `accepted`: findings that people have accepted.
+    `load_sequence`: the newest change of the table of which the audit had heard; None without any.
     """
 
     topic: str
@@ -125,6 +126,7 @@ class HourProof:
     judged_ms: int
     counted_from: dict[str, str]
     accepted: tuple[Accepted, ...] = ()
+    load_sequence: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain data for `json.dumps`."""
@@ -138,6 +140,7 @@ class HourProof:
             "address_ranges": self.address_ranges,
             "judged_ms": self.judged_ms,
             "accepted": [_accepted(each) for each in self.accepted],
+            "load_sequence": self.load_sequence,
         }
 
 
@@ -235,6 +238,7 @@ def is_complete(
     ranges: dict[str, dict[int, tuple[int, int, int]]] = {}
     with store.reading() as connection:
         found = list(gather.evidence(connection, topic, [hour_ms]))
+        heard = last_load(connection, topic)
     if not found:
         problems.append(f"{topic}: no tier has ever reported anything about this topic")
     for evidence in found:
@@ -255,6 +259,7 @@ def is_complete(
         now_ms,
         origins,
         tuple(accepted),
+        heard,
     )
 
 

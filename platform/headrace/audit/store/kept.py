@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
-from sqlalchemy import ColumnElement, Connection, delete, select
+from sqlalchemy import ColumnElement, Connection, delete, func, select
 
 from headrace.audit.store import measured_tables, tables
 from headrace.audit.store.fold_missing import missing_from
@@ -252,6 +252,13 @@ def last_warehouse(connection: Connection, topic: str) -> str | None:
     table = tables.load_ranges
     query = select(table.c.warehouse).where(table.c.topic == topic).order_by(table.c.committed_ms.desc())
     return connection.execute(query.limit(1)).scalar()
+
+
+def last_load(connection: Connection, topic: str) -> int | None:
+    """Returns the newest change of which the warehouse told that loaded `topic` last, by its number."""
+    table = tables.load_ranges
+    of_table = (table.c.topic == topic, table.c.warehouse == last_warehouse(connection, topic))
+    return connection.execute(select(func.max(table.c.load_sequence)).where(*of_table)).scalar()
 
 
 def _before_declaration(
