@@ -200,6 +200,25 @@ def test_a_table_that_changed(connection: Connection, world: World) -> None:
         connection.table(topic.name, as_of=9).hours()
 
 
+def test_rows_are_read_as_they_were_sealed_after_late_ones_were_compacted(
+    connection: Connection, world: World
+) -> None:
+    """They were in one file with the late ones, and no default read of the table worked once the trash was
+    empty.
+    """
+    topic = world.topic("late", partitions=1)
+    for number in range(4):
+        topic.publish([click(number, FIRST)])
+        topic.load()
+        if number == 1:
+            seal_hour(world.process.webhdfs_url, topic.name, FIRST, {}, root=ROOT)
+    [done] = compact_topics(world.spark, connection.warehouse, [topic.name])
+    world.hdfs.delete(topic.paths.trash)
+    assert sorted(connection.table(topic.name).pandas(["number"])["number"]) == [0, 1]
+    assert sorted(connection.table(topic.name, sealed=False).pandas(["number"])["number"]) == [0, 1, 2, 3]
+    assert (done.files_before, done.files_after, done.rows) == (4, 2, 4)
+
+
 def test_a_part_of_an_hour_whose_events_have_got_a_header(connection: Connection, world: World) -> None:
     """Rows of the schema before have the times of their records, and are in the table by these."""
     topic = world.topic("headed", partitions=1)

@@ -13,7 +13,7 @@ from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.layout import HOUR_MS, TopicPaths, parse_hour
 from headrace.warehouse.manifest import DataFile, HourCount, Kind, LoadedRange, Manifest, TableState
 from headrace.warehouse.seal import seal_hours
-from headrace.warehouse.versions import Version, VersionError, Wanted, choose
+from headrace.warehouse.versions import Version, VersionError, Wanted, choose, late_files
 
 PATHS = TopicPaths("/data", "t")
 HOUR = parse_hour("2026-11-20T18")
@@ -34,6 +34,10 @@ class Scene:
         """Loads a file into each hour; it holds the rows `<sequence>`, of this log of a topic made again."""
         sequence = self.log.state().next_sequence
         self._commit("load", [(hour, [str(sequence)]) for hour in hours], [], [log] * len(hours))
+
+    def merge(self, hour: int, paths: Sequence[str]) -> None:
+        rows = sorted(row for path in paths for row in self.rows(path))
+        self._commit("compact", [(hour, rows)], [*paths], [0])
 
     def compact(self, hour: int) -> None:
         files = self.log.state().hours()[hour]
@@ -167,6 +171,26 @@ def test_a_compaction_with_later_rows_is_passed_over_by_way_of_the_trash(scene: 
     # The other hour, and the whole of this one, are there all the same.
     assert scene.read(is_sealed=False, sequence=1, from_ms=NEXT) == {NEXT: ["0", "1"]}
     assert scene.read(is_sealed=False)[HOUR] == ["0", "1", "2"]
+
+
+def test_files_of_rows_that_came_after_the_seal_are_told_from_the_others(scene: Scene) -> None:
+    """A compaction merges each by themselves, so each has to be known after that."""
+    log = scene.log
+    late = late_files(log, log.state(), {HOUR, NEXT})
+    assert [scene.rows(path) for path in late] == [["2"]], "an hour without a seal has none"
+    scene.seal(NEXT, at_s=2.5)
+    scene.load(HOUR, NEXT)
+    late = late_files(log, log.state(), {HOUR, NEXT})
+    assert sorted(scene.rows(path)[0] for path in late) == ["2", "3", "3"]
+    sealed = [path for path in log.state().files if path not in late and "hour=18" in path]
+    scene.merge(HOUR, sealed)
+    scene.merge(HOUR, [path for path in late if "hour=18" in path])
+    del_trash(scene)
+    assert scene.read() == {HOUR: ["0", "1"], NEXT: ["0", "1", "2"]}
+    late = late_files(log, log.state(), {HOUR, NEXT})
+    assert sorted(scene.rows(path) for path in late) == [["2", "3"], ["3"]]
+    scene.seal(HOUR, at_s=9)
+    assert {scene.rows(path)[0] for path in late_files(log, log.state(), {HOUR, NEXT})} == {"3"}
 
 
 def test_a_compaction_beside_rows_of_another_log_takes_the_place_of_the_sealed_ones(scene: Scene) -> None:

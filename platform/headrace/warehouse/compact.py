@@ -20,6 +20,7 @@ from headrace.warehouse.loading import LoadError, data_files
 from headrace.warehouse.manifest import DataFile, FileSchema, Manifest, TableState
 from headrace.warehouse.stage import staged_files, write_hours
 from headrace.warehouse.unsound import refusal_of
+from headrace.warehouse.versions import late_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,9 +80,37 @@ def choose(
 def compact_topic(
     spark: "SparkSession", table: TopicTable, *, hours: Collection[int] | None = None, grace_ms: int = 0
 ) -> CompactResult:
-    """Merges small files of closed hours. Safe to repeat and to kill; loads may run concurrently."""
+    """Merges small files of closed hours. Safe to repeat and to kill; loads may run concurrently.
+
+    Rows that came after an hour's seal stay apart from those that it vouches for, by a change of their own:
+    so these can be read as they were sealed.
+    """
     table.log.complete_all(table.publish)
-    found = choose(table.log.state(), table.clock_ms(), hours=hours, grace_ms=grace_ms)
+    state = table.log.state()
+    now_ms = table.clock_ms()
+    wanted = {hour for hour, _, _ in choose(state, now_ms, hours=hours, grace_ms=grace_ms)}
+    late = late_files(table.log, state, wanted)
+    done: list[CompactResult] = []
+    for is_late in (False, True) if late else (False,):
+        files = {path: file for path, file in state.files.items() if (path in late) is is_late}
+        found = choose(replace(state, files=files), now_ms, hours=wanted, grace_ms=grace_ms)
+        done.append(_compacted(spark, table, found))
+    return _together(table.topic, done)
+
+
+def _together(topic: str, done: Sequence[CompactResult]) -> CompactResult:
+    return CompactResult(
+        topic,
+        max((each.sequence for each in done if each.sequence is not None), default=None),
+        tuple(sorted({hour for each in done for hour in each.hours})),
+        sum(each.files_before for each in done),
+        sum(each.files_after for each in done),
+        sum(each.rows for each in done),
+        tuple(problem for each in done for problem in each.problems),
+    )
+
+
+def _compacted(spark: "SparkSession", table: TopicTable, found: Chosen) -> CompactResult:
     problems = _problems(table, found)
     chosen = {key: files for key, files in found.items() if key not in problems}
     # Not those of files that another change has removed meanwhile.

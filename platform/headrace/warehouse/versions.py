@@ -144,6 +144,29 @@ def _files_of(state: TableState, hours: Collection[int]) -> dict[str, DataFile]:
     return {path: file for path, file in state.files.items() if file.hour_ms in hours}
 
 
+def late_files(log: CommitLog, state: TableState, hours: Collection[int]) -> set[str]:
+    """Returns the files of these hours that have rows which came after the hour's seal, of hours with a seal.
+    Seals that are not believed vouch for nothing.
+    """
+    sealed = seals(log.hdfs, log.paths, only=hours, problems={})
+    starts = {
+        hour_ms: seal.sequence
+        for hour_ms, seal in sealed.items()
+        if is_stale(state, seal, hour_ms) and 0 <= seal.sequence <= state.sequence
+    }
+    if not starts:
+        return set()
+    vouched_for, before = _Followed({}), log.state_at(min(starts.values()))
+    # All hours in one pass, each from its own seal on: the oldest may be some thousand changes ago.
+    for manifest in (None, *log.manifests(before.sequence + 1)):
+        if manifest is not None:
+            follow_change(vouched_for, manifest, before, log.paths)
+            before = before.after(manifest)
+        begun = {hour_ms for hour_ms, start in starts.items() if start == before.sequence}
+        vouched_for.present.update(_files_of(before, begun))
+    return _files_of(state, starts.keys()).keys() - vouched_for.present.keys()
+
+
 def _follow(log: CommitLog, start: int, last: int, hours: Collection[int]) -> _Followed:
     """Follows the files that these hours had after change `start` through all later changes."""
     state = log.state_at(start)
