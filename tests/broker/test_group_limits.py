@@ -16,6 +16,7 @@ from headrace.broker.groups.deadlines import OUTDATED_MAX, Deadlines
 from headrace.broker.groups.group import Group
 from headrace.broker.groups.types import (
     MEMBER_METADATA_MAX_BYTES,
+    MEMBER_OVERHEAD_BYTES,
     PROTOCOLS_MAX,
     GroupLimits,
     Join,
@@ -56,12 +57,13 @@ class LimitsBench:
         session_ms: int = SESSION_MS,
         known: bool = False,
         protocol_type: str = "consumer",
+        client_id: str = "c",
     ) -> ErrorCode | None:
         request = Join(
             group_id=group_id,
             member_id=member_id,
             group_instance_id=instance_id,
-            client_id="c",
+            client_id=client_id,
             client_host="127.0.0.1",
             session_timeout_ms=session_ms,
             rebalance_timeout_ms=REBALANCE_MS,
@@ -133,6 +135,30 @@ def test_the_metadata_of_a_group_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
         ErrorCode.GROUP_MAX_SIZE_REACHED,
         ErrorCode.GROUP_MAX_SIZE_REACHED,
     ]
+
+
+@pytest.mark.parametrize("client_id", ["c", "c" * 30_000])
+def test_members_that_say_nothing_of_themselves_take_memory_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, client_id: str
+) -> None:
+    """With an empty protocol without metadata they counted as nothing: 30,000 of them took a GB."""
+    monkeypatch.setattr(coordinator_module, "ALL_METADATA_MAX_BYTES", 100_000)
+    bench = LimitsBench()
+    silent = (MemberProtocol("", b""),)
+    answers = [bench.join(f"g-{number}", silent, client_id=client_id) for number in range(200)]
+    fitting = 100_000 // (MEMBER_OVERHEAD_BYTES + len(client_id))
+    assert answers == [ErrorCode.NONE] * fitting + [ErrorCode.COORDINATOR_NOT_AVAILABLE] * (200 - fitting)
+
+
+def test_a_member_of_a_full_table_may_join_again_but_not_under_a_longer_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = LimitsBench()
+    assert bench.join("g", instance_id="a") is ErrorCode.NONE
+    bench.sync("g", bench.replies[0].member_id, bytes(10_000))
+    monkeypatch.setattr(coordinator_module, "ALL_METADATA_MAX_BYTES", 1_000)
+    assert bench.join("g", instance_id="a", client_id="c" * 2) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert bench.join("g", instance_id="a") is not ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def test_the_memory_of_all_groups_is_bounded_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -265,7 +265,7 @@ class GroupCoordinator:
         if request.metadata_bytes > MEMBER_METADATA_MAX_BYTES:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         group = self._groups.get(request.group_id)
-        if self._has_no_room(request.metadata_bytes if group is None else group.growth_bytes(request)):
+        if self._has_no_room(request.size_bytes if group is None else group.growth_bytes(request)):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
 

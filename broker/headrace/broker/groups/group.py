@@ -91,7 +91,7 @@ class Group:
         the same before.
         """
         known = self._members.of(request)
-        return request.metadata_bytes - (0 if known is None else known.metadata_bytes)
+        return request.size_bytes - (0 if known is None else known.size_bytes - len(known.assignment))
 
     # --- requests ---
 

@@ -71,6 +71,11 @@ class Join:
         """How much memory it takes, about, what the member says of itself."""
         return metadata_bytes(self.protocols, self.group_instance_id)
 
+    @property
+    def size_bytes(self) -> int:
+        """How much memory a member takes, about, that has said this: without its assignment."""
+        return MEMBER_OVERHEAD_BYTES + len(self.client_id) + self.metadata_bytes
+
 
 class JoinedMember(NamedTuple):
     member_id: str
