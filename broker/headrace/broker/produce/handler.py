@@ -115,6 +115,7 @@ def _stage_all(
         state.partitions.staged(partition, append, staged.records)
     if pass_on is not None and passed:
         pass_on(job, body, passed, may_keep=may_keep)
+    job.drop_records()
 
 
 T = TypeVar("T")

@@ -167,6 +167,21 @@ class ProduceJob:
             if not isinstance(batches, Refused):
                 self.batches[place] = validation.split(copied)
 
+    def drop_records(self) -> None:
+        """Forgets the batches once each is staged, passed on or refused. The response may come minutes later,
+        when all replicas have them: until then their frame, with all partitions of the request, would stay.
+        """
+        if not self._left:
+            return
+        body: ProduceRequest = self._request.body
+        topics = [
+            topic._replace(partitions=[ProducePartition(part.partition, None) for part in topic.partitions])
+            for topic in body.topics
+        ]
+        self._request = self._request._replace(body=body._replace(topics=topics))
+        self.parts = [(topic, part) for topic in topics for part in topic.partitions]
+        self.batches = []
+
     def refuse(self, place: int, refused: Refused) -> None:
         """Records that one partition's batch is not stored."""
         index = refused.record_index
