@@ -115,6 +115,7 @@ class Broker:
             cold_reads=ColdReads(self._files),
             data_dir=options.data_dir.absolute(),
             damage=self._scrubber.damage,
+            keep=self._server.connections.bound.keep,
         )
         self._serve_settings()
         self._disk = self._guard_disk()

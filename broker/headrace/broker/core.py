@@ -119,6 +119,7 @@ class ClientConnection:
         "fetch_template",
         "frame_limit_bytes",
         "is_held",
+        "kept_bytes",
         "links",
         "nothing_follows",
         "on_output",
@@ -160,6 +161,7 @@ class ClientConnection:
         self.nothing_follows = False  # the client sends no more requests than it has sent: none waits
         self.turn_left = SLOW_REQUESTS_PER_TURN_MAX
         self.queued_bytes = 0  # of requests that wait for their turn
+        self.kept_bytes = 0  # of requests that were read, and wait for others, such as ZooKeeper
         # Received, but not served: the turn was over, or a request holds those after it. `resume` before
         # receiving more.
         self.rest: memoryview | None = None
@@ -176,7 +178,8 @@ class ClientConnection:
         """Whether too many responses are pending or unsent to read more from the client now, or a request
         holds those after it.
         """
-        is_busy = self.queued_bytes >= QUEUED_MAX_BYTES or self.outgoing_bytes >= OUTGOING_MAX_BYTES
+        waiting_bytes = self.queued_bytes + self.kept_bytes
+        is_busy = waiting_bytes >= QUEUED_MAX_BYTES or self.outgoing_bytes >= OUTGOING_MAX_BYTES
         return self.is_held or is_busy or len(self.slots) >= IN_FLIGHT_MAX
 
     @property

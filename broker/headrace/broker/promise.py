@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +27,11 @@ class Promise(Generic[T]):
     def done(self) -> bool:
         return self._done
 
+    @property
+    def taken(self) -> Promise[Any]:
+        """Resolves once nothing of the request is kept that asked for this value."""
+        return self
+
     def resolve(self, value: T) -> None:
         if self._done:
             return
@@ -47,3 +52,17 @@ class Promise(Generic[T]):
             callback(self._value)
         else:
             self._callbacks.append(callback)
+
+
+class Parked(Promise[T]):
+    """A value that may come long after its request was taken: `taken` is resolved by who takes it."""
+
+    __slots__ = ("_taken",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._taken: Promise[None] = Promise()
+
+    @property
+    def taken(self) -> Promise[None]:
+        return self._taken

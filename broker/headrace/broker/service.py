@@ -54,7 +54,6 @@ OTHER_REQUEST_MAX_BYTES: Final = 4 * 1024 * 1024
 METADATA_CACHE_ENTRIES_MAX: Final = 256
 METADATA_CACHE_MAX_BYTES: Final = 16 * 1024 * 1024  # requests and responses
 METADATA_CACHED_REQUEST_MAX_BYTES: Final = 64 * 1024  # clients that repeat a request name a few topics
-
 Made = Tree | Callable[[], Tree] | Exception
 Handler = Callable[[BrokerState, Request], "Tree | Callable[[], Tree] | Promise[Any]"]
 
@@ -173,9 +172,33 @@ class BrokerService:
         state.peer = state.control.client = slot.connection.peer
         found = self._apis[api_key].handle(state, request)
         if isinstance(found, Promise):
-            found.then(lambda made: self._respond(slot, request, made, None))
+            self._respond_later(slot, request, len(frame), found)
         else:
             self._respond(slot, request, found, bytes(frame) if is_cacheable else None)
+
+    def _respond_later(self, slot: Slot, request: Request, size_bytes: int, found: Promise[Any]) -> None:
+        """Responds when the promise has its value. Until it is taken the request counts among those that wait
+        to be served, also after its connection was closed.
+        """
+        connection, keep = slot.connection, self._state.keep
+        # A member may wait for hours, and its request have megabytes: only the head is needed.
+        head = request._replace(body=None)
+
+        def taken(_: object) -> None:
+            nonlocal size_bytes
+            connection.kept_bytes -= size_bytes
+            keep(-size_bytes)
+            size_bytes = 0
+            connection.on_output(connection)  # it may be read again
+
+        def respond(made: Made) -> None:
+            taken(made)
+            self._respond(slot, head, made, None)
+
+        connection.kept_bytes += size_bytes
+        keep(size_bytes)
+        found.taken.then(taken)
+        found.then(respond)
 
     def _respond(self, slot: Slot, request: Request, made: Made, cache_for: bytes | None) -> None:
         """Fills the slot, now or later. A failure ends this connection alone: the caller may respond to

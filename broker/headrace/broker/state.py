@@ -115,6 +115,7 @@ class BrokerState:
     cut_off: frozenset[PartitionName] = frozenset()  # see `replicas.cut_off`
     is_left: bool = False  # all that it leads is cut off
     append_refusal: str | None = None  # why no append is accepted at present
+    keep: Callable[[int], None] = lambda _: None  # told how much more memory requests take that wait
     checks: RecordChecks = field(init=False)
 
     def __post_init__(self) -> None:

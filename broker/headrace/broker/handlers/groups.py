@@ -29,7 +29,7 @@ from headrace.broker.groups.types import (
 from headrace.broker.handlers.group_admin import GroupAdministration
 from headrace.broker.handlers.offsets import OffsetService
 from headrace.broker.loop import Timer
-from headrace.broker.promise import Promise
+from headrace.broker.promise import Parked, Promise
 from headrace.broker.service import Api, BrokerService
 from headrace.broker.state import BrokerState
 from headrace.coordination.consumers import is_group_name
@@ -126,7 +126,7 @@ class GroupService:
 
     def join(self, _: BrokerState, request: Request) -> Promise[Tree]:
         body = request.body
-        promise: Promise[Tree] = Promise()
+        promise: Parked[Tree] = Parked()
         session_ms = _ms(body.session_timeout)
         rebalance_ms = _ms(getattr(body, "rebalance_timeout", body.session_timeout))
         if not is_group_name(body.group_id):
@@ -146,6 +146,7 @@ class GroupService:
         )
 
         def known(code: ErrorCode) -> None:
+            promise.taken.resolve(None)  # from now on what is kept of it is in the bounds of groups
             if code is not ErrorCode.NONE:
                 promise.resolve(_joined(JoinReply(error=code, member_id=body.member_id)))
                 return
@@ -159,7 +160,7 @@ class GroupService:
 
     def sync(self, _: BrokerState, request: Request) -> Promise[Tree]:
         body = request.body
-        promise: Promise[Tree] = Promise()
+        promise: Parked[Tree] = Parked()
         sync = Sync(
             group_id=body.group_id,
             member_id=body.member_id,
@@ -171,6 +172,7 @@ class GroupService:
         )
 
         def known(code: ErrorCode) -> None:
+            promise.taken.resolve(None)
             if code is not ErrorCode.NONE:
                 promise.resolve(_synced(SyncReply(error=code)))
                 return
