@@ -357,6 +357,28 @@ def test_a_topic_that_is_named_often_is_described_once(broker: MeasuredBroker) -
         assert bytes(client.receive()) == once
 
 
+def offsets_of_groups(count: int) -> bytes:
+    one = uvarint(2) + b"g" + b"\0" + b"\0"
+    return head(9, 8, flexible=True) + uvarint(count + 1) + one * count + b"\0" + b"\0"
+
+
+def test_a_group_that_is_named_often_tells_its_offsets_once(broker: MeasuredBroker) -> None:
+    """A name takes two bytes, and a group may have megabytes: 40 kB asked for gigabytes."""
+    part = struct.pack(">iq", 0, 5) + text(b"m" * 4_000)
+    parts = array([text(TOPIC) + array([part])])
+    with RawClient(broker.bootstrap) as client:
+        client.send(framed(head(8, 2) + text(b"g") + struct.pack(">ihq", -1, 0, -1) + parts))
+        client.receive()
+        client.send(framed(offsets_of_groups(1)))
+        once = bytes(client.receive())
+        assert b"m" * 4_000 in once
+        client.send(framed(offsets_of_groups(1_000)))
+        assert bytes(client.receive()) == once
+        named = array([text(TOPIC) + array([struct.pack(">i", 0)] * 1_000)])
+        client.send(framed(head(9, 1) + text(b"g") + named))
+        assert len(client.receive()) < 2 * len(once)
+
+
 def test_thousands_of_small_requests_at_once_do_not_hold_up_others(
     broker: MeasuredBroker, others: Others
 ) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from functools import partial
 from typing import Any, Final
 
@@ -154,7 +154,7 @@ class OffsetService:
         body = request.body
         promise: Promise[Tree] = Promise()
         if request.version >= GROUPS_FROM:
-            wanted = [(group.group_id, group.topics) for group in body.groups]
+            wanted = _by_group(body.groups)
         else:
             wanted = [(body.group_id, body.topics)]
         groups: list[Tree] = [{} for _ in wanted]
@@ -179,7 +179,8 @@ class OffsetService:
             code = ErrorCode.INVALID_GROUP_ID
         wanted = None
         if topics is not None:
-            wanted = [(topic.name, index) for topic in topics for index in topic.partition_indexes]
+            named = ((topic.name, index) for topic in topics for index in topic.partition_indexes)
+            wanted = list(dict.fromkeys(named))
         if code is not ErrorCode.NONE:
             done(_fetched(group_id, wanted or [], {}, code))
             return
@@ -194,6 +195,20 @@ class OffsetService:
                 )
 
         self._store.read(group_id, wanted).then(read)
+
+
+def _by_group(groups: Iterable[Any]) -> list[tuple[str, list[Any] | None]]:
+    """Returns each group once, with all topics that are asked for (None: all it has). Repeated ones would
+    multiply the response: a name is short, and a group may have megabytes.
+    """
+    found: dict[str, list[Any] | None] = {}
+    for group in groups:
+        topics = found.setdefault(group.group_id, [])
+        if group.topics is None or topics is None:
+            found[group.group_id] = None
+        else:
+            topics.extend(group.topics)
+    return list(found.items())
 
 
 def _commits_of(state: BrokerState, body: Any) -> tuple[Offsets, dict[TopicPartition, ErrorCode]]:
