@@ -1,5 +1,7 @@
 """Which batches must wait for a refused one."""
 
+from uuid import uuid4
+
 import pytest
 
 from headrace.broker.produce.refusals import (
@@ -125,3 +127,13 @@ def test_a_refusal_concerns_its_own_producer_alone() -> None:
     refusals.note("t", 0, batch(4), GONE, 0)
     refusals.awaited_before("t", 0, batch(1, producer_id=7), KEPT_MS)
     assert not refusals.concern(5), "expired"
+
+
+def test_names_that_no_topic_can_have_are_not_remembered() -> None:
+    """Their batches come for no topic that will be there; and 10,000 such names may take gigabytes."""
+    refusals = Refusals()
+    refusals.note("x" * 1_000_000, 0, batch(0), GONE, 0)
+    assert len(refusals) == 0
+    refusals.note("x" * 249, 0, batch(0), GONE, 0)
+    refusals.note(str(uuid4()), 0, batch(0), GONE, 0)
+    assert len(refusals) == 2

@@ -31,6 +31,7 @@ from headrace.wire.primitives import (
     read_string,
     read_tags,
     read_uuid,
+    read_uvarint,
     skip_tags,
     string,
     tags,
@@ -47,6 +48,8 @@ LEADER_HINTS_FROM: Final = 10
 TOPIC_IDS_FROM: Final = 13
 # Topics and partitions of one request, together: the broker handles all of them in one turn of its loop.
 REQUEST_PARTITIONS_MAX: Final = 5_000
+# Of a name in a flexible version: no more than in the older ones, as Apache Kafka reads it.
+STRING_MAX_BYTES: Final = 0x7FFF
 TOPIC_MIN_BYTES: Final = 3  # an empty name, no partition, no tagged fields
 PARTITION_MIN_BYTES: Final = 5  # its number, and null records
 
@@ -117,6 +120,7 @@ def decode_request(frame: memoryview, at: int, version: int) -> ProduceRequest:
     flexible = version >= FLEXIBLE_FROM
     items = ItemBound(REQUEST_PARTITIONS_MAX)
     try:
+        _check_string(frame, at, flexible)
         transactional_id, at = read_string(frame, at, flexible)
         acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, at)
         topic_count, at = read_count(frame, at + 6, flexible)
@@ -127,6 +131,7 @@ def decode_request(frame: memoryview, at: int, version: int) -> ProduceRequest:
             if version >= TOPIC_IDS_FROM:
                 topic_id, at = read_uuid(frame, at)
             else:
+                _check_string(frame, at, flexible)
                 name, at = read_name(frame, at, flexible)
             partition_count, at = read_count(frame, at, flexible)
             items.take(partition_count, len(frame) - at, PARTITION_MIN_BYTES)
@@ -145,6 +150,14 @@ def decode_request(frame: memoryview, at: int, version: int) -> ProduceRequest:
     except BROKEN as error:
         raise MalformedMessageError(f"Produce v{version} request: {error}") from None
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _check_string(frame: memoryview, at: int, flexible: bool) -> None:
+    """Raises `MalformedMessageError` for a string that no client sends, before it is read: a frame may be one
+    of 100 MB, which costs the broker's loop a second in names and messages.
+    """
+    if flexible and (length := read_uvarint(frame, at)[0] - 1) > STRING_MAX_BYTES:
+        raise MalformedMessageError(f"a name of {length} bytes, at most {STRING_MAX_BYTES} are allowed")
 
 
 def encode_request(

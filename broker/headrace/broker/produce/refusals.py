@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from headrace.wire.batch import SEQUENCE_SPAN, BatchHeader
 from headrace.wire.errors import ErrorCode
+from headrace.wire.topic_names import is_topic_name
 
 KEPT_MS: Final = 120_000  # the default delivery.timeout.ms: clients retry this long
 # So long a later batch is sent again and again before it is believed that the refused one will not come: the
@@ -104,8 +105,10 @@ class Refusals:
     def note(
         self, topic: str, partition: int, batch: SequencedBatch | None, code: ErrorCode, now_ms: int
     ) -> None:
-        """Remembers a batch that got the error `code`, if its producer will send it again."""
-        if batch is None or code not in _RETRIED:
+        """Remembers a batch that got the error `code`, if its producer will send it again, and a topic may have
+        that name: others may have megabytes.
+        """
+        if batch is None or code not in _RETRIED or not is_topic_name(topic):
             return
         key = (topic, partition, batch.producer_id)
         known = self._refused.get(key)
