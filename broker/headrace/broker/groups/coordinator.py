@@ -9,6 +9,7 @@ get their parts (`generations`): after a move they find the new coordinator, whi
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Collection, Iterable, Set
 from typing import Final
@@ -20,6 +21,7 @@ from headrace.broker.groups.member import ReplyToJoin, ReplyToSync
 from headrace.broker.groups.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from headrace.broker.groups.types import (
     ALL_METADATA_MAX_BYTES,
+    GROUP_OVERHEAD_BYTES,
     GROUPS_MAX,
     MEMBER_METADATA_MAX_BYTES,
     PROTOCOL_TYPE_LENGTH_MAX,
@@ -169,9 +171,18 @@ class GroupCoordinator:
         """Returns when `expire_and_advance` must run next; None if no group has a deadline."""
         return self._deadlines.first_ms()
 
-    def expire_and_advance(self, now_ms: int) -> int:
-        """Returns how many groups were looked at: those whose deadline was reached."""
-        due = self._deadlines.take_due(now_ms)
+    def expire_and_advance(self, now_ms: int, *, size_max_bytes: float = math.inf) -> int:
+        """Returns how many groups were looked at: those whose deadline was reached, or as many of them as
+        take `size_max_bytes` together. What is left is due still.
+        """
+        left_bytes = size_max_bytes
+
+        def is_enough(group_id: str) -> bool:
+            nonlocal left_bytes
+            left_bytes -= GROUP_OVERHEAD_BYTES + self._sizes_bytes.get(group_id, 0)
+            return left_bytes <= 0
+
+        due = self._deadlines.take_due(now_ms, is_enough)
         for group_id in due:
             group = self._groups.get(group_id)
             if group is None:

@@ -6,6 +6,7 @@ A heap whose outdated entries stay until they come up, so that no call looks at 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from typing import Final
 
 OUTDATED_MAX: Final = 1_000  # outdated entries beyond the number of groups, at which the heap is built again
@@ -41,10 +42,14 @@ class Deadlines:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
-    def take_due(self, now_ms: int) -> list[str]:
-        """Removes and returns the groups whose deadline was reached. Put their next deadlines."""
-        due = []
+    def take_due(self, now_ms: int, is_enough: Callable[[str], bool] = lambda _: False) -> list[str]:
+        """Removes and returns the groups whose deadline was reached, up to one that `is_enough`. Put their
+        next deadlines.
+        """
+        due: list[str] = []
         while (first_ms := self.first_ms()) is not None and first_ms <= now_ms:
+            if due and is_enough(due[-1]):
+                break
             _, group_id = heapq.heappop(self._heap)
             del self._noted_ms[group_id]
             due.append(group_id)

@@ -14,6 +14,7 @@ from headrace.wire.errors import ErrorCode
 
 NO_GENERATION: Final = -1
 GROUPS_MAX: Final = 10_000
+GROUP_OVERHEAD_BYTES: Final = 1_024
 PROTOCOLS_MAX: Final = 32  # that one member may know
 PROTOCOL_TYPE_LENGTH_MAX: Final = 255  # in characters
 MEMBER_METADATA_MAX_BYTES: Final = 1 << 20  # of all its protocols, and its instance id

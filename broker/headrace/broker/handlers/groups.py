@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 MEMBER_ID_REQUIRED_FROM: Final = 4  # JoinGroup versions that know KIP-394
 MEMBERS_FROM: Final = 3  # LeaveGroup versions that name several members
+TURN_MAX_BYTES: Final = 256 * 1024  # of the groups that go on in one turn: about a kilobyte for each member
 CLIENT_ID_LENGTH_MAX: Final = 255  # characters of it that a member's id begins with
 _MISPLACED: Final = ErrorCode.NOT_COORDINATOR
 
@@ -250,7 +251,8 @@ class GroupService:
 
     def _tick(self) -> None:
         self._timer = None
-        self.coordinator.expire_and_advance(self._state.monotonic_ms())
+        # Members choose their timeouts: thousands of groups may wait for one moment.
+        self.coordinator.expire_and_advance(self._state.monotonic_ms(), size_max_bytes=TURN_MAX_BYTES)
         self._set_timer()
 
 

@@ -153,10 +153,8 @@ class OffsetService:
         """Returns the groups' offsets; -1 where there is none."""
         body = request.body
         promise: Promise[Tree] = Promise()
-        if request.version >= GROUPS_FROM:
-            wanted = _by_group(body.groups)
-        else:
-            wanted = [(body.group_id, body.topics)]
+        several = request.version >= GROUPS_FROM
+        wanted = _by_group(body.groups) if several else [(body.group_id, body.topics)]
         groups: list[Tree] = [{} for _ in wanted]
         left = len(wanted)
 
@@ -165,7 +163,7 @@ class OffsetService:
             groups[at] = group
             left -= 1
             if not left:
-                promise.resolve({"groups": groups} if request.version >= GROUPS_FROM else groups[0])
+                promise.resolve({"groups": groups} if several else groups[0])
 
         if not wanted:
             promise.resolve({"groups": []})

@@ -105,8 +105,8 @@ class Refusals:
     def note(
         self, topic: str, partition: int, batch: SequencedBatch | None, code: ErrorCode, now_ms: int
     ) -> None:
-        """Remembers a batch that got the error `code`, if its producer will send it again, and a topic may have
-        that name: others may have megabytes.
+        """Remembers a batch that got the error `code`, if its producer will send it again, and if a topic may
+        have that name: other names may have megabytes.
         """
         if batch is None or code not in _RETRIED or not is_topic_name(topic):
             return
