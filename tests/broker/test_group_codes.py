@@ -53,7 +53,7 @@ class AwayOffsets:
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    def groups(self) -> Promise[Any]:
+    def groups(self, _: object = None) -> Promise[Any]:
         promise: Promise[Any] = Promise()
         promise.resolve(self._error)
         return promise

@@ -72,10 +72,14 @@ class Recovery:
 
     def when_all_known(self, group_ids: Iterable[str], then: Callable[[], None]) -> None:
         """Calls back after `when_known` of each of them. Those without members are found many at once."""
-        left = deque(group_id for group_id in group_ids if not self.is_known(group_id))
+        left = deque(group_ids)
 
         def go_on() -> None:
-            chunk = [left.popleft() for _ in range(min(len(left), LOOKED_AT_MAX))]
+            chunk: list[str] = []
+            while left and len(chunk) < LOOKED_AT_MAX:
+                group_id = left.popleft()
+                if not self.is_known(group_id):
+                    chunk.append(group_id)
             if not chunk:
                 then()
                 return
@@ -130,7 +134,7 @@ class Recovery:
         """Reads what is this broker's own now."""
         self._round += 1
         self._forget_absent()
-        self._store.groups().then(self._listed)
+        self._store.groups(self._coordinates).then(self._listed)
 
     def is_known(self, group_id: str) -> bool:
         """Whether nothing has to be read of the group; so it is if another broker coordinates it."""

@@ -198,9 +198,11 @@ class GroupStore:
         """Reads the offsets of `wanted` (None: all of the group's); partitions without one are left out."""
         return self._later(lambda: offset_nodes.read(self._session, group, wanted))
 
-    def groups(self) -> Promise[list[str] | Exception]:
-        """Reads the names of all groups that ZooKeeper knows."""
-        return self._later(lambda: groups(self._session))
+    def groups(self, is_wanted: Callable[[str], bool]) -> Promise[list[str] | Exception]:
+        """Reads the names of all groups that ZooKeeper knows; resolves with those that are wanted. They may be
+        a hundred thousand: `is_wanted` is called on a control thread.
+        """
+        return self._later(lambda: [name for name in groups(self._session) if is_wanted(name)])
 
     def with_members(self, names: Collection[str]) -> Promise[Set[str] | Exception]:
         """Returns those of these groups whose members are stored."""

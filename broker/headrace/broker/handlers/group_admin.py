@@ -19,6 +19,7 @@ from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
 
 GROUP_TYPE: Final = "classic"
+LISTED_HERE_MAX: Final = 100
 
 
 class GroupAdministration:
@@ -48,24 +49,21 @@ class GroupAdministration:
             known = None if isinstance(stored, Exception) else set(stored)
             promise.resolve({"groups": [self._describe(group, known) for group in wanted]})
 
-        self._read_groups(respond, wanted)
+        self._read_groups(respond, frozenset(wanted).__contains__)
         return promise
 
     def _read_groups(
-        self, respond: Callable[[list[str] | Exception], None], wanted: Collection[str] | None = None
+        self, respond: Callable[[list[str] | Exception], None], is_wanted: Callable[[str], bool]
     ) -> None:
-        """Reads the names of all groups; then restores those of `wanted` (None: of all) that are this
-        broker's own.
-        """
+        """Reads the names of all groups that are wanted; then restores those that are this broker's own."""
 
         def read(stored: list[str] | Exception) -> None:
             if isinstance(stored, Exception):
                 respond(stored)
             else:
-                asked = stored if wanted is None else set(stored).intersection(wanted)
-                self._recovery.when_all_known(asked, lambda: respond(stored))
+                self._recovery.when_all_known(stored, lambda: respond(stored))
 
-        self._store.groups().then(read)
+        self._store.groups(is_wanted).then(read)
 
     def _describe(self, group_id: str, stored: Collection[str] | None) -> Tree:
         code, found = self._coordinator.describe(group_id)
@@ -96,24 +94,26 @@ class GroupAdministration:
             ],
         }
 
-    def list(self, _: BrokerState, request: Request) -> Promise[Tree | Exception]:
+    def list(self, _: BrokerState, request: Request) -> Promise[Tree | Callable[[], Tree] | Exception]:
         """Lists this broker's groups: those with members, and those with offsets only. While the latter are
-        not known, there is an error beside the others.
+        not known, there is an error beside the others. A long list is made on a thread.
         """
         # The Java client writes "Classic" for "classic": names of states and types are compared without case.
         states = {state.lower() for state in getattr(request.body, "states_filter", ())}
         types = {kind.lower() for kind in getattr(request.body, "types_filter", ())}
-        promise: Promise[Tree | Exception] = Promise()
+        promise: Promise[Tree | Callable[[], Tree] | Exception] = Promise()
 
         def respond(stored: list[str] | Exception) -> None:
-            found = {group.group_id: _listed(group) for group in self._coordinator.groups()}
-            is_known = not isinstance(stored, Exception)
-            for group_id in () if isinstance(stored, Exception) else stored:
-                if group_id not in found and self._coordinates(group_id):
-                    found[group_id] = _listed_empty(group_id)
-            promise.resolve(
-                {
-                    "error_code": ErrorCode.NONE if is_known else ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            present = self._coordinator.groups()
+            names = () if isinstance(stored, Exception) else stored
+
+            def make() -> Tree:
+                found = {group.group_id: _listed(group) for group in present}
+                for group_id in names:
+                    if group_id not in found and self._coordinates(group_id):
+                        found[group_id] = _listed_empty(group_id)
+                return {
+                    "error_code": ErrorCode.NONE if names is stored else ErrorCode.COORDINATOR_NOT_AVAILABLE,
                     "groups": [
                         group
                         for group in found.values()
@@ -121,9 +121,10 @@ class GroupAdministration:
                         and (not types or group["group_type"].lower() in types)
                     ],
                 }
-            )
 
-        self._read_groups(respond)
+            promise.resolve(make if len(present) + len(names) > LISTED_HERE_MAX else make())
+
+        self._read_groups(respond, self._coordinates)
         return promise
 
     def delete(self, _: BrokerState, request: Request) -> Promise[Tree]:
