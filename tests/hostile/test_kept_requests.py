@@ -114,7 +114,7 @@ def test_commits_that_wait_for_zookeeper_take_bounded_memory(
             framed(head(8, 2) + text(b"kept-%d" % number) + struct.pack(">ihq", -1, 0, -1) + parts)
             for number in range(COMMITS)
         ]
-        sending = threading.Thread(target=lambda: [client.send(frame) for frame in frames], daemon=True)
+        sending = threading.Thread(target=client.send, args=(b"".join(frames),), daemon=True)
         sending.start()
         assert until(lambda: alive(OffsetCommitRequest) > 0)
         time.sleep(1.0)  # for more to come

@@ -59,12 +59,17 @@ def has_ended(pid: int, timeout_s: float) -> bool:
     return not alive
 
 
+def arguments_of(pid: int) -> list[str]:
+    """The words of a process's command line; none if it may not be read."""
+    try:
+        return psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return []
+
+
 def command_of(pid: int, *, length_max: int = 60) -> str:
     """A process's command line, shortened."""
-    try:
-        command = " ".join(filter(None, psutil.Process(pid).cmdline()))
-    except psutil.Error:
-        return "command unknown"
+    command = " ".join(filter(None, arguments_of(pid))) or "command unknown"
     return command if len(command) <= length_max else command[: length_max - 1] + "…"
 
 

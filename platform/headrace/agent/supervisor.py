@@ -28,7 +28,7 @@ from supervisor.xmlrpc import Faults, SupervisorTransport
 
 from headrace.agent.errors import SupervisorError
 from headrace.agent.folders import holds, write_durably
-from headrace.agent.processes import command_of, end_units_left_in, has_ended, is_alive
+from headrace.agent.processes import arguments_of, end_units_left_in, has_ended, is_alive
 from headrace.agent.unit import Unit, UnitState
 from headrace.process.neighbours import PageAddress, file_text
 from headrace.process.own_folder import make_own_folder
@@ -53,7 +53,6 @@ DAEMON_TIMEOUT_S: Final = 20.0
 SOCKET_PATH_MAX: Final = 90
 # Longer than the longest `stop_timeout_s`, after which supervisord kills.
 STOP_TIMEOUT_MAX_S: Final = 60.0
-COMMAND_LENGTH_MAX: Final = 10_000
 
 # supervisord reads these in a value as the start of a comment; after two quotes they are part of the word.
 _COMMENT_SIGN: Final = re.compile(r"(?<=\s)(?=[;#])")
@@ -201,7 +200,8 @@ class Supervisor:
             pid = int(self.pid_path.read_text())
         except (OSError, ValueError):
             return
-        if is_alive(pid) and str(self.configuration_path) in command_of(pid, length_max=COMMAND_LENGTH_MAX):
+        # As a whole word: of a home that was copied, the file names the daemon of a path that ends alike.
+        if is_alive(pid) and str(self.configuration_path) in arguments_of(pid):
             _kill(pid)
 
     def reload(self, units: Iterable[Unit]) -> Differences:

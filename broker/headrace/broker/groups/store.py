@@ -199,8 +199,8 @@ class GroupStore:
         return self._later(lambda: offset_nodes.read(self._session, group, wanted))
 
     def groups(self, is_wanted: Callable[[str], bool]) -> Promise[list[str] | Exception]:
-        """Reads the names of all groups that ZooKeeper knows; resolves with those that are wanted. They may be
-        a hundred thousand: `is_wanted` is called on a control thread.
+        """Reads the names of all groups that ZooKeeper knows; resolves with those that are wanted. There
+        may be a hundred thousand: `is_wanted` is called on a control thread.
         """
         return self._later(lambda: [name for name in groups(self._session) if is_wanted(name)])
 
