@@ -1,11 +1,16 @@
-"""A home that was copied, with what its processes left in it, does not touch the processes of the first one."""
+"""A home that was copied, with what its processes left in it, leaves the processes of the first one alone."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 
+from fix_zookeeper import ZooKeeperRoom
+from headrace.agent.endings import Endings
 from headrace.agent.supervisor import Supervisor
 
 
@@ -24,3 +29,23 @@ def test_the_supervisord_of_a_path_that_ends_alike_lives_on(tmp_path: Path) -> N
         supervisor.shut_down()
         other.kill()
         other.wait()
+
+
+def test_the_session_of_a_broker_of_another_host_goes_on(zookeeper: ZooKeeperRoom, tmp_path: Path) -> None:
+    """A data directory that was copied while its broker ran: no process here has the broker's number, so it
+    was taken for dead, and the agent of the copy ended the session of a broker that served."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    with zookeeper.session() as session:
+        session.create("/here", ephemeral=True)
+        left = session.left_session()
+        assert left is not None
+        replace(left, pid=ended.pid, boot="another host's").write(tmp_path)
+        ending = threading.Event()
+        endings = Endings(lambda: [tmp_path], ending)
+        endings.start()
+        time.sleep(1.5)  # no condition to wait for: nothing must happen
+        ending.set()
+        endings.join()
+        assert session.exists("/here") is not None
+        assert session.left_session() == left

@@ -2,8 +2,8 @@
 
 Without it the broker's partitions would wait for the session's timeout before they get new leaders. That a
 process has ended is known from the kernel (pidfd_open(2)), never guessed from silence: a process that hangs
-keeps its session. A broker that ends in order removes its file itself. A ZooKeeper that hangs holds up the
-sessions of its own brokers alone.
+keeps its session, and so does one of another host, whose folder was copied to this one. A broker that ends in
+order removes its file itself. A ZooKeeper that hangs holds up the sessions of its own brokers alone.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Endings:
         present: set[LeftSession] = set()
         for folder in self._folders():
             left = read_session(folder)
-            if left is None:
+            if left is None or not left.is_of_this_boot:
                 continue
             present.add(left)
             if left in self._watched or left in self._ended:

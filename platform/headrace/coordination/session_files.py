@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -27,12 +28,20 @@ FILE_MAX_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class LeftSession:
-    """A session of the process `pid` with the ZooKeeper at `hosts`; `password` in hexadecimal."""
+    """A session of the process `pid` with the ZooKeeper at `hosts`; `password` in hexadecimal. `boot`: whose
+    process it is, the kernel's `boot_id`; "" in files of earlier versions.
+    """
 
     pid: int
     hosts: str
     session_id: int
     password: str
+    boot: str = ""
+
+    @property
+    def is_of_this_boot(self) -> bool:
+        """Whether this kernel knows if the process lives: the folder may be a copy of another host's."""
+        return self.boot in ("", boot_id())
 
     def write(self, folder: Path) -> None:
         """Replaces the file in `folder`; a reader sees the old one or the new one."""
@@ -62,6 +71,15 @@ class LeftSession:
             client.close()
 
 
+@cache
+def boot_id() -> str:
+    """Returns what no other kernel, and no other start of this one, has; "" if it does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
 def read_session(folder: Path) -> LeftSession | None:
     """Returns the session that a process left in `folder`; None if there is none that can be read."""
     try:
@@ -71,7 +89,8 @@ def read_session(folder: Path) -> LeftSession | None:
         bytes.fromhex(left.password)
     except (OSError, ValueError, TypeError):
         return None
-    if not (isinstance(left.pid, int) and isinstance(left.session_id, int) and isinstance(left.hosts, str)):
+    numbers, texts = (left.pid, left.session_id), (left.hosts, left.boot)
+    if not all(isinstance(each, int) for each in numbers) or not all(isinstance(each, str) for each in texts):
         return None
     return left
 
