@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import socket
 import ssl
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -134,3 +137,34 @@ def test_a_request_that_comes_with_the_end_of_the_handshake_is_answered(tls_agen
             with contextlib.suppress(ssl.SSLWantReadError):
                 answer = session.read(15)
         assert answer.startswith(b"HTTP/1.1 ")
+
+
+# --- health, which needs no token ---
+
+
+HEALTH = b"GET /v1/health HTTP/1.1\r\nHost: agent\r\n\r\n"
+ANSWER_MAX_S = 10.0
+"""Of 30 s for which a request waits for a supervisord that hangs."""
+
+
+def test_strangers_who_ask_for_health_take_no_threads_while_supervisord_hangs(tmp_path: Path) -> None:
+    """Each took one for half a minute, also after its connection was cut off: the operator got no answer."""
+    agent = RunningAgent(tmp_path)
+    agent.start()
+    daemon = int(agent.supervisor.pid_path.read_text())
+    opened: list[socket.socket] = []
+    try:
+        os.kill(daemon, signal.SIGSTOP)
+        for _ in range(2 * CONNECTIONS_MAX):
+            opened.append(socket.create_connection(agent.address, timeout=ANSWER_MAX_S))
+            with contextlib.suppress(OSError):
+                opened[-1].sendall(HEALTH)
+            time.sleep(0.005)
+        began_s = time.monotonic()
+        assert agent.client.version()["home"] == str(tmp_path)
+        assert time.monotonic() - began_s < ANSWER_MAX_S
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+        for each in opened:
+            each.close()
+        agent.close()
