@@ -56,9 +56,9 @@ class ManualWorkers:
         for _, call in due:
             call()
 
-    def find(self, search: Search) -> list[Outcome]:
+    def find(self, search: Search, client: str = "10.0.0.1:1") -> list[Outcome]:
         answers: list[Outcome] = []
-        self.lookups.find(search).then(answers.append)
+        self.lookups.find(search, client).then(answers.append)
         return answers
 
 
@@ -126,3 +126,29 @@ def test_a_failed_read_fails_its_own_search_only(log: PartitionLog) -> None:
     assert first == [error]
     workers.work()
     assert second == [(log.end_address // 10 - 1, 0)]
+
+
+def test_a_host_with_many_lookups_delays_those_of_another_by_a_few_turns(log: PartitionLog) -> None:
+    """One connection may have a thousand of them: all others were refused, or waited for all of its turns."""
+    workers = ManualWorkers()
+    crowd = [workers.find(log.search_timestamp(9), f"10.0.0.1:{number % 7}") for number in range(WAITING_MAX)]
+    own = [workers.find(log.search_timestamp(9), f"10.0.0.2:{number}") for number in range(3)]
+    turns = 0
+    while not all(own):
+        workers.work()
+        turns += 1
+    assert own == [[(log.end_address - 1, 9)]] * 3
+    assert turns <= 2 * 10 * len(own) + RUNNING_MAX
+    refused = [each for answers in crowd for each in answers if isinstance(each, Refused)]
+    assert len(refused) == len(own), "those that gave way"
+    while workers.jobs:
+        workers.work()
+    assert all(len(answers) == 1 for answers in crowd)
+
+
+def test_hosts_that_have_as_many_do_not_take_each_others_room(log: PartitionLog) -> None:
+    workers = ManualWorkers()
+    for number in range(WAITING_MAX):
+        workers.find(log.search_timestamp(9), f"10.0.0.{number % 2}:1")
+    (refused,) = workers.find(log.search_timestamp(9), "10.0.0.1:2")
+    assert isinstance(refused, Refused)

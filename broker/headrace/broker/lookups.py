@@ -1,20 +1,21 @@
 """Searches of logs by timestamp, off the event loop: a cold segment of small batches takes seconds to scan.
 
-Owns their order and bounds. After each segment a search goes to the end of the queue. What it learned of a
-segment stays with the log, so a client that retries after a timeout continues there. `log.search` does the
-reading.
+Owns their order and bounds. After each segment others have their turn: hosts, and on each host its
+connections. What a search learned of a segment stays with the log, so a client that retries after a timeout
+continues there. `log.search` does the reading.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
 from headrace.broker.errors import Refused
 from headrace.broker.loop import Timer
 from headrace.broker.promise import Promise
+from headrace.broker.turns import Turns, host_of
 from headrace.broker.workers import Workers
 from headrace.log.search import Scanned, Search, SegmentScan, TimestampedOffset
 from headrace.wire.errors import ErrorCode
@@ -29,10 +30,11 @@ Outcome = TimestampedOffset | None | Exception
 class _Lookup:
     """One search and the promise of its outcome. Compared by identity."""
 
-    __slots__ = ("deadline_ms", "promise", "scanned", "search")
+    __slots__ = ("client", "deadline_ms", "promise", "scanned", "search")
 
-    def __init__(self, search: Search, deadline_ms: float) -> None:
+    def __init__(self, search: Search, client: str, deadline_ms: float) -> None:
         self.search = search
+        self.client = client
         self.scanned: Scanned | None = None  # the result of its last segment
         self.promise: Promise[Outcome] = Promise()
         self.deadline_ms = deadline_ms
@@ -51,31 +53,43 @@ class Lookups:
         self._call_later = call_later
         self._monotonic_ms = monotonic_ms
         self._open: dict[_Lookup, None] = {}  # in the order of arrival, and of deadlines
-        self._queue: deque[_Lookup] = deque()
+        self._of_host: Counter[str] = Counter()  # how many of these
+        self._turns: Turns[_Lookup] = Turns()
         self._running = 0
         self._checks_deadlines = False
 
-    def find(self, search: Search) -> Promise[Outcome]:
-        """Runs the search; resolves with what it found or the exception, within `WAIT_MAX_MS`.
+    def find(self, search: Search, client: str) -> Promise[Outcome]:
+        """Runs the search for `client` ("host:port"); resolves with what it found or the exception, within
+        `WAIT_MAX_MS`.
 
-        The exception is `Refused` when that time is over, or when `WAITING_MAX` others wait.
+        The exception is `Refused` when that time is over, or when `WAITING_MAX` others wait: those of the
+        host that has the most give way to those of others.
         """
-        lookup = _Lookup(search, self._monotonic_ms() + WAIT_MAX_MS)
-        if len(self._open) >= WAITING_MAX:
+        lookup = _Lookup(search, client, self._monotonic_ms() + WAIT_MAX_MS)
+        host = host_of(client)
+        if len(self._open) >= WAITING_MAX and not self._makes_room(host):
             search.close()
-            lookup.promise.resolve(_refusal(f"{WAITING_MAX} lookups by timestamp wait already"))
+            lookup.promise.resolve(_too_many())
             return lookup.promise
         self._open[lookup] = None
-        self._queue.append(lookup)
+        self._of_host[host] += 1
+        self._turns.put(client, lookup)
         self._start()
         if self._open and not self._checks_deadlines:
             self._checks_deadlines = True
             self._call_later(WAIT_MAX_MS, self._time_out)
         return lookup.promise
 
+    def _makes_room(self, host: str) -> bool:
+        """Ends the last search of the host that has the most, if `host` has fewer."""
+        crowded, count = self._of_host.most_common(1)[0]
+        if count <= self._of_host[host] + 1:
+            return False
+        self._end(next(each for each in reversed(self._open) if host_of(each.client) == crowded), _too_many())
+        return True
+
     def _start(self) -> None:
-        while self._queue and self._running < RUNNING_MAX:
-            lookup = self._queue.popleft()
+        while self._running < RUNNING_MAX and (lookup := self._turns.take()) is not None:
             if lookup not in self._open:
                 lookup.search.close()
                 continue
@@ -93,7 +107,7 @@ class Lookups:
             if error is None:
                 job.learn()
                 lookup.scanned = found
-                self._queue.append(lookup)
+                self._turns.put(lookup.client, lookup)
             else:
                 lookup.search.close()
                 self._end(lookup, error)
@@ -102,7 +116,12 @@ class Lookups:
         self._workers.submit(job.run, scanned)
 
     def _end(self, lookup: _Lookup, outcome: Outcome) -> None:
-        self._open.pop(lookup, None)
+        if lookup in self._open:
+            del self._open[lookup]
+            host = host_of(lookup.client)
+            self._of_host[host] -= 1
+            if not self._of_host[host]:
+                del self._of_host[host]
         lookup.promise.resolve(outcome)
 
     def _time_out(self) -> None:
@@ -114,6 +133,10 @@ class Lookups:
         self._checks_deadlines = bool(self._open)
         if self._open:
             self._call_later(next(iter(self._open)).deadline_ms - now_ms, self._time_out)
+
+
+def _too_many() -> Refused:
+    return _refusal(f"{WAITING_MAX} lookups by timestamp wait already")
 
 
 def _refusal(problem: str) -> Refused:

@@ -55,6 +55,7 @@ class _Job:
     def __init__(self, state: BrokerState, request: Request) -> None:
         self.promise: Promise[Tree] = Promise()
         self._state = state
+        self._client = state.peer
         self._version = request.version
         self._places = [(topic.name, part) for topic in request.body.topics for part in topic.partitions]
         self._counts = Counter((topic, part.partition_index) for topic, part in self._places)
@@ -121,7 +122,7 @@ class _Job:
                 steps = log.search_max_timestamp(upto)
             else:
                 steps = log.search_timestamp(search.timestamp_ms, upto)
-            self._state.lookups.find(steps).then(partial(self._ended, search))
+            self._state.lookups.find(steps, self._client).then(partial(self._ended, search))
         if not self._searches and not self._searching and not self.promise.done:
             self._respond()
 
