@@ -14,7 +14,7 @@ import pytest
 from headrace.broker.bodies import build
 from headrace.broker.cluster import ClusterView
 from headrace.broker.core import ClientConnection
-from headrace.broker.handlers import cluster, metadata
+from headrace.broker.handlers import cluster, leadership, metadata
 from headrace.broker.handlers.metadata import Cluster
 from headrace.broker.partitions import Partitions
 from headrace.broker.produce import handler
@@ -112,6 +112,21 @@ def coordinators(count: int) -> Callable[[], None]:
     return run
 
 
+def reassignments(count: int) -> Callable[[], None]:
+    """Of a topic whose partitions all move; the last ones that are named are its own."""
+    moving = PartitionState(1, 0, (1, 2), (1,), adding=(2,))
+    topics = {"t": TopicState("t", uuid4(), dict.fromkeys(range(count), moving))}
+    asking = SimpleNamespace(name="t", partition_indexes=list(range(5 * count, -1, -1)))
+    request = Request(46, 0, 1, None, SimpleNamespace(topics=[asking]))
+    moved = cast(Any, SimpleNamespace(view=ClusterView().with_topics(topics)))
+
+    def run() -> None:
+        (found,) = leadership.list_reassignments(moved, request)["topics"]
+        assert len(found["partitions"]) == count
+
+    return run
+
+
 def cost_s(run: Callable[[], None]) -> float:
     best = float("inf")
     for _ in range(BEST_OF):
@@ -121,7 +136,9 @@ def cost_s(run: Callable[[], None]) -> float:
     return best
 
 
-@pytest.mark.parametrize("case", [produce_topics, produce_partitions, metadata_names, coordinators])
+@pytest.mark.parametrize(
+    "case", [produce_topics, produce_partitions, metadata_names, coordinators, reassignments]
+)
 def test_twice_the_items_cost_about_twice_as_much(case: Callable[[int], Callable[[], None]]) -> None:
     small, large = case(ITEMS), case(2 * ITEMS)
     ratios = []

@@ -86,7 +86,10 @@ class LeadershipService:
 
 def list_reassignments(state: BrokerState, request: Request) -> Tree:
     wanted = request.body.topics
-    named = None if wanted is None else _merged((each.name, each.partition_indexes) for each in wanted)
+    named = None
+    if wanted is not None:
+        merged = _merged((each.name, each.partition_indexes) for each in wanted)
+        named = {name: frozenset(partitions) for name, partitions in merged.items()}
     topics: list[Tree] = []
     for name, topic in state.view.topics.items():
         if named is not None and name not in named:
