@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import threading
 import time
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from fix_audit import StartMirror
 from fix_broker import BrokerCluster, RawClient, StartCluster
 from headrace.client import Admin, Producer
+from headrace.client.cluster import PartitionInfo
 from headrace.replication.gaps import SETTING
 from headrace.wire.batch import readdress
 from headrace.wire.errors import ErrorCode
@@ -145,3 +149,53 @@ def test_every_replica_begins_where_the_copy_begins_and_passes_its_accepted_gap(
             assert client.fetch(topic, 0, to).records == at(to) + at(to + size_bytes)
         analysis[first.leader].start()
         wait_for("both have it", lambda: are(at(to) + at(to + size_bytes)))
+
+
+@pytest.mark.kill
+def test_a_copy_halts_when_a_leader_that_was_elected_without_its_last_batch_has_written_as_many_bytes(
+    broker_cluster: StartCluster, start_mirror: StartMirror
+) -> None:
+    """It went on behind them: it kept what the source has lost, and never had what took its place."""
+    config = {**FAST, "default.replication.factor": "2", "min.insync.replicas": "1"}
+    east = broker_cluster(count=2, datacenter="east", config=config)
+    analysis = broker_cluster(datacenter="analysis")
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+
+    def publish(value: bytes) -> None:
+        """One batch, of the same size whatever the value is."""
+        with Producer(east.bootstrap, delivery_timeout_ms=60_000) as producer:
+            producer.send(topic, value, timestamp_ms=1_431_860_400_000).result(WAIT_MAX_S)
+
+    with Admin(east.bootstrap) as admin:
+        admin.create_topic(topic, 1, config={"unclean.leader.election.enable": "true"})
+
+        def partition() -> PartitionInfo:
+            return admin.topic(topic).partitions[0]
+
+        wait_for("both are in sync", lambda: len(partition().isr) == 2)
+        first = partition().leader
+        (other,) = set(partition().replicas) - {first}
+        publish(b"both have it")
+        east[other].kill()
+        wait_for("one is in sync", lambda: partition().isr == (first,))
+        publish(b"one has it..")
+        mirror = start_mirror(east, analysis)
+
+        def copy() -> dict[str, Any]:
+            return mirror.partitions().get((topic, 0)) or {"address": 0, "source_end": -1, "state": ""}
+
+        wait_for("all is copied", lambda: copy()["address"] == copy()["source_end"] > 0)
+        copied = held(analysis, 1, topic, 0)
+        os.kill(mirror.pid, signal.SIGSTOP)
+        try:
+            east[first].kill()
+            east[other].start()
+            wait_for("the other one leads", lambda: partition().leader == other)
+            for value in (b"instead of it", b"behind it...."):
+                publish(value[:12])
+        finally:
+            os.kill(mirror.pid, signal.SIGCONT)
+        assert len(held(east, other, topic, 0)) > len(copied)
+        wait_for("the copy halts", lambda: copy()["state"] == "halted", copy)
+    assert "the copy is of another log" in copy()["reason"] or "have lost them" in copy()["reason"], copy()
+    assert held(analysis, 1, topic, 0) == copied

@@ -156,7 +156,7 @@ class SimMirror(_Source):
         if address is None:
             self._again(TURN_MS, self._turn)
             return
-        part = FetchPartition(0, address, FETCH_MAX_BYTES)
+        part = FetchPartition(0, address, FETCH_MAX_BYTES, last_fetched_epoch=copy.fetched_epoch)
         request = FetchRequest(FETCH_WAIT_MS, 1, FETCH_MAX_BYTES, [FetchTopic("", TOPIC_ID, [part])])
         generation = copy.generation
 
@@ -173,7 +173,9 @@ class SimMirror(_Source):
             return
         result = response.topics[0].partitions[0]
         code = ErrorCode(result.error_code)
-        if code is ErrorCode.NONE:
+        if code is ErrorCode.NONE and result.diverging_epoch is not None:
+            copy.has_parted(generation, self._now_s)
+        elif code is ErrorCode.NONE:
             records = result.records or b""
             fetched = Fetched(records, result.log_start_offset, result.high_watermark)
             copy.fetched(generation, address, fetched, self._now_s, is_all_empty=not records)

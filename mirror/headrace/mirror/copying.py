@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from headrace.client.backoff import Backoff
+from headrace.client.lineage import NO_EPOCH
 from headrace.replication.gaps import AcceptedGap
 from headrace.replication.pull import (
     REFUSED,
@@ -88,6 +89,8 @@ class PartitionCopy:
         self.passed_gaps: tuple[AcceptedGap, ...] = ()  # accepted, before `copied_to`
         self.suspect: int | None = None  # the address of a bad or missing batch: locating reads it again
         self._draw = draw
+        self.fetched_epoch = NO_EPOCH
+        """The latest leader epoch of what lies before the next fetch; `NO_EPOCH` if it is not known."""
         self._fetched_to = 0
         self._bad_batch: DivergedError | None = None  # at `_fetched_to`; what lies before it is copied first
         self._empty_fetches = 0
@@ -124,12 +127,15 @@ class PartitionCopy:
         topic_id: UUID = NO_UUID,
         target_id: UUID = NO_UUID,
         is_empty: bool = False,
+        leader_epoch: int = NO_EPOCH,
         *,
         asked_s: float = math.inf,
     ) -> None:
         """Continues at `end_address`, where the copy ends and matches the source. `is_empty`: the target has
-        nothing yet. `asked_s`: when locating began; see `locate_if_before`.
+        nothing yet. `leader_epoch`: of the batch that ends there. `asked_s`: when locating began; see
+        `locate_if_before`.
         """
+        self.fetched_epoch = leader_epoch
         self.topic_id, self.target_id = topic_id, target_id
         self._located_s = asked_s
         self._is_empty = is_empty
@@ -169,8 +175,10 @@ class PartitionCopy:
         self.source_end = max(self.source_end, fetched.end_address)
         is_missing = is_all_empty and address < fetched.end_address
         self._empty_fetches = self._empty_fetches + 1 if is_missing else 0
-        _, size_bytes, self._bad_batch = sound_prefix(fetched.batches, address)
+        headers, size_bytes, self._bad_batch = sound_prefix(fetched.batches, address)
         if size_bytes:
+            # Epochs ascend; no checksum covers them.
+            self.fetched_epoch = max(self.fetched_epoch, headers[-1].partition_leader_epoch)
             for data, batch_count in _pieces(memoryview(fetched.batches)[:size_bytes]):
                 self._waiting.append(Chunk(generation, self._fetched_to, data, batch_count))
                 self._fetched_to += len(data)
@@ -179,6 +187,13 @@ class PartitionCopy:
         else:
             self._bad_batch = self._bad_batch or _reaches_too_far(fetched, address)
         self._suspect_bad_batch(now_s)
+
+    def has_parted(self, generation: int, now_s: float) -> None:
+        """Takes that the source holds something else than what was fetched last: another leader, elected
+        without it, may have written as many bytes. Locating says what.
+        """
+        if generation == self.generation and self.state is CopyState.COPYING:
+            self.back_off("the source no longer holds what was copied last", now_s)
 
     def refused_as_damaged(self, generation: int, address: int, now_s: float) -> None:
         """Takes the answer of a source that cannot read its own batch at `address`."""

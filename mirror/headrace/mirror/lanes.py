@@ -16,6 +16,7 @@ from uuid import UUID
 
 from headrace.client.calls import fetch_call
 from headrace.client.errors import ClientError
+from headrace.client.lineage import NO_EPOCH
 from headrace.client.network import Network
 from headrace.mirror.copying import PartitionCopy
 from headrace.replication.pull import Fetched
@@ -122,7 +123,8 @@ class Lane:
         for copy, address in parts[first:] + parts[:first]:
             key = copy.topic_id if by_id else copy.topic
             requested[key, copy.partition] = (copy, copy.generation, address)
-            part = FetchPartition(copy.partition, address, FETCH_MAX_BYTES)
+            epoch = self._claimed_epoch(copy)
+            part = FetchPartition(copy.partition, address, FETCH_MAX_BYTES, last_fetched_epoch=epoch)
             topics.setdefault((copy.topic, copy.topic_id), []).append(part)
         # A Fetch that waits for new events reserves little room, so that it does not keep others out.
         behind = sum(copy.source_end - address for copy, address in parts)
@@ -151,13 +153,24 @@ class Lane:
         self._requested_bytes[leader] = max_bytes
         self.network.send(leader, fetch_call(request, by_id=by_id), done)
 
+    def _claimed_epoch(self, copy: PartitionCopy) -> int:
+        """Returns the leader epoch of what was fetched last, which the source compares with its own log: one
+        that no leader has had yet has rotted.
+        """
+        topic = self.network.cluster.topics.get(copy.topic)
+        known = None if topic is None else topic.partitions.get(copy.partition)
+        is_possible = known is not None and copy.fetched_epoch <= known.leader_epoch
+        return copy.fetched_epoch if is_possible else NO_EPOCH
+
     def _on_result(
         self, requested: tuple[PartitionCopy, int, int], result: FetchPartitionResult, is_all_empty: bool
     ) -> None:
         copy, generation, address = requested
         now_s = time.monotonic()
         code = ErrorCode(result.error_code)
-        if code is ErrorCode.NONE:
+        if code is ErrorCode.NONE and result.diverging_epoch is not None:
+            copy.has_parted(generation, now_s)
+        elif code is ErrorCode.NONE:
             records = result.records if isinstance(result.records, bytes | bytearray | memoryview) else b""
             fetched = Fetched(records, result.log_start_offset, result.high_watermark)
             copy.fetched(generation, address, fetched, now_s, is_all_empty=is_all_empty)

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from headrace.client.errors import ClientError, NetworkError
+from headrace.client.lineage import NO_EPOCH
 from headrace.mirror.side import Bounds, MirrorSide
 from headrace.replication import gaps
 from headrace.replication.gaps import AcceptedGap
@@ -78,7 +79,8 @@ class SourceDamagedError(ReplicationError):
 
 class Located(NamedTuple):
     """The address at which copying continues, the source's end, the accepted gaps before `address`, the ids
-    of the source's topic and of the target's, and whether the target has nothing yet.
+    of the source's topic and of the target's, whether the target has nothing yet, and the leader epoch of the
+    batch that ends at `address`, if it is known.
     """
 
     address: int
@@ -87,6 +89,7 @@ class Located(NamedTuple):
     topic_id: UUID = NO_UUID
     target_id: UUID = NO_UUID
     is_empty: bool = False
+    leader_epoch: int = NO_EPOCH
 
 
 class _PartitionSource:
@@ -145,12 +148,14 @@ def locate(
                 raise RecreatedError(topic, target_partition, copied_id, topic_id)
             address = _decide(reader.bounds, copy, target_partition, accepted)
             passed_gaps = gaps.passed(accepted, target_partition, address)
-            found[partition] = Located(address, reader.bounds.end, passed_gaps, *ids, copy.end == 0)
+            located = Located(address, reader.bounds.end, passed_gaps, *ids, copy.end == 0)
+            found[partition] = located
             if copy.start < copy.end:
                 last = _last_batch(target, topic, target_partition, copy)
                 if last is not None:
                     check_tail(reader, last)
                     lasts[partition] = last
+                    found[partition] = _behind(located, last)
             if suspects is not None and suspects.get(partition) == address:
                 _check_again(reader, address)
         except MissingRangeError as error:
@@ -161,6 +166,12 @@ def locate(
         except (ReplicationError, ClientError) as error:
             found[partition] = error
     return found | _check_epochs(source, topic, lasts)
+
+
+def _behind(located: Located, last: LastBatch) -> Located:
+    """Adds the leader epoch of the copy's last batch, unless a gap lies between."""
+    is_next = last.end_address == located.address
+    return located._replace(leader_epoch=last.leader_epoch) if is_next else located
 
 
 def _without_leader(where: str) -> NetworkError:
