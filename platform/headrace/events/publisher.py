@@ -24,6 +24,7 @@ from headrace.events.schemas import AUDIT_PRODUCER_SCHEMA, read_schema
 from headrace.events.spool import SPOOL_MAX_BYTES, Spool, open_spool
 from headrace.events.succession import default_state_dir, open_journal, succeed
 from headrace.process.clock import now_ms
+from headrace.process.disk import kernel
 from headrace.process.timestamps import time_problem
 from headrace.registry.client import SchemaRegistryClient
 from headrace.registry.serializers import AvroSerializer, record_name_subject
@@ -290,6 +291,7 @@ class EventPublisher(Client):
             "bootstrap": bootstrap,
             "audit_topic": audit_topic,
             "bucket_ms": bucket_ms,
+            "kernel": kernel(),
         }
 
     def _report_dead(self, dead: DeadJournal) -> None:

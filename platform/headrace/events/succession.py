@@ -87,9 +87,9 @@ def succeed(
 def adopt(folder: Path, successor: Mapping[str, str | int], audit_topic_id: UUID, report: ReportOf) -> int:
     """Reports, and removes, the journals of dead publishers that `successor` (its description) succeeds.
 
-    Returns how many. Journals of another cluster, and those that nobody succeeded for `HEIRLESS_KEPT_S`, are
-    removed, with a warning. A journal whose report fails stays for the next start; a file that is no journal
-    is renamed. Raises what `report` raises.
+    Returns how many. Journals of another cluster, those that another kernel wrote, and those that nobody
+    succeeded for `HEIRLESS_KEPT_S`, are removed, with a warning. A journal whose report fails stays for the
+    next start; a file that is no journal is renamed. Raises what `report` raises.
     """
     adopted = 0
     for path in sorted(folder.glob(f"*{SUFFIX}"))[:LOOKED_MAX]:
@@ -112,6 +112,8 @@ def adopt(folder: Path, successor: Mapping[str, str | int], audit_topic_id: UUID
                 logger.warning("%s: %s", path, _heirless(dead))
             elif dead.audit_topic_id != audit_topic_id:
                 logger.warning("%s: its publisher was killed %s", path, _strange(dead))
+            elif _may_lack_its_end(successor, dead):
+                logger.warning("%s: %s", path, _cut_off(dead))
             elif not dead.is_whole:
                 logger.warning("%s had no room for all counts: what its publisher lost stays unknown", path)
             else:
@@ -144,6 +146,21 @@ def _heirless(dead: DeadJournal) -> str:
 
 def _count(dead: DeadJournal) -> int:
     return sum(state.handed_over_count for state in dead.counts.states())
+
+
+def _may_lack_its_end(successor: Mapping[str, str | int], dead: DeadJournal) -> bool:
+    """Whether the journal was written under another kernel: if the power was cut, the disk has an older state
+    of it, and an heir that reported that as the last word would vouch for what was handed over since.
+    """
+    wrote = dead.description.get("kernel")
+    return wrote is not None and wrote != successor.get("kernel")
+
+
+def _cut_off(dead: DeadJournal) -> str:
+    return (
+        "the host was started again since its publisher was killed, so it may lack what that was handed "
+        f"last. It is removed, and the audit says that nobody knows; it had {_count(dead)} events in it"
+    )
 
 
 def _strange(dead: DeadJournal) -> str:

@@ -56,11 +56,14 @@ def space_of(path: Path, statvfs: Callable[[Path], os.statvfs_result] = os.statv
 def file_system_of(path: Path) -> str:
     """Returns a name of the file system that holds `path`: all processes of one kernel, those in containers
     included, get the same one, and others another one. Raises `OSError`."""
-    return hashlib.sha256(f"{_kernel()}/{path.stat().st_dev}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{kernel()}/{path.stat().st_dev}".encode()).hexdigest()[:16]
 
 
 @cache
-def _kernel() -> str:
+def kernel() -> str:
+    """Returns a name of the running kernel, which a restart of the host changes, and one of a container does
+    not.
+    """
     try:
         return BOOT_ID_PATH.read_text().strip() or socket.gethostname()
     except OSError:
