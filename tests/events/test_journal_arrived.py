@@ -19,6 +19,7 @@ from fix_audit_world import HOUR_A
 from fix_reports import FakeProducer, FakeRegistry
 from fix_zookeeper import die_with_parent
 from headrace.audit.topic.avro_times import to_ms
+from headrace.client import BatchIdentity
 from headrace.events import journal as journal_module
 from headrace.events.arrived import NUMBER_MAX, SECONDS_MAX, Arrived, packed, unpacked
 from headrace.events.handovers import HandoverCounts
@@ -231,3 +232,22 @@ def test_a_kill_at_any_moment_leaves_the_last_one_or_the_one_before(tmp_path: Pa
     number = 0 if dead.arrived is None else dead.arrived.report_number
     assert dead.report_number - 1 <= number <= dead.report_number
     assert dead.arrived is None or dead.arrived.made_ms == STARTED_MS + 1_000 * number
+
+
+def test_a_journal_whose_counts_no_report_holds_keeps_the_others_of_no_heir(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It rotted. Each report of it failed, every ten seconds, and what lay behind it was never reported."""
+    for name, partition in (("a", 2**40), ("b", 1)):
+        dead = Journal(tmp_path / f"{name}.journal", {**WHO, "publisher": name * 36}, STARTED_MS)
+        dead.belongs_to(CLUSTER)
+        dead.hand_over("t", STARTED_MS, STARTED_MS, 3)
+        dead.batch_closed(BatchIdentity("t", partition, 7, 0, 0, 3, STARTED_MS, STARTED_MS))
+        journal_module._close(dead._file, dead._map)
+    site = Site(tmp_path)
+    heir = site.reporter(None)
+    assert adopt(tmp_path, WHO, CLUSTER, lambda dead: heir.report_dead(Standing.of_dead(dead))) == 1
+    assert site.producer.records[-1]["publisher"] == "b" * 36
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.refused", "first.journal"]
+    assert "a.journal: report 1 to _audit did not arrive: field" in caplog.text
+    site.die()

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
 from headrace.client import BatchIdentity, BatchObserver, Producer
+from headrace.client.errors import RecordTooLargeError
 from headrace.events.arrived import Arrived
 from headrace.events.handovers import HandoverCounts, PartTally
 from headrace.events.header import Origin
@@ -21,6 +22,7 @@ from headrace.events.journaled import Journaled, NoJournal
 from headrace.events.spool import Spool
 from headrace.process.clock import now_ms
 from headrace.registry.serializers import AvroSerializer
+from headrace.registry.value_validation import SerializationError
 from headrace.wire.content import to_bytes
 from headrace.wire.primitives import NO_UUID
 
@@ -37,6 +39,12 @@ class ReportError(Exception):
     """A report did not arrive. Until one does, the audit shows the affected events as unknown."""
 
     retriable = True
+
+
+class UnreportableError(ReportError):
+    """No report can hold such counts, now or later: they are those of a journal that rotted."""
+
+    retriable = False
 
 
 class CountingObserver(BatchObserver):
@@ -235,7 +243,8 @@ class Reporter:
         except Exception as error:
             # To callers, errors of the registry or client and timeouts mean the same: the report is missing.
             problem = str(error) or type(error).__name__
-            raise ReportError(
+            is_lasting = isinstance(error, SerializationError | RecordTooLargeError)
+            raise (UnreportableError if is_lasting else ReportError)(
                 f"report {self._report_number} to {self._topic} did not arrive: {problem}"
             ) from error
         self._arrived = Arrived(self._report_number, time_ms)

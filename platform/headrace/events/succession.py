@@ -24,6 +24,7 @@ from headrace.events.journal import (
     claim,
     replay,
 )
+from headrace.events.reporter import UnreportableError
 from headrace.wire.primitives import NO_UUID
 
 logger = logging.getLogger(__name__)
@@ -89,7 +90,8 @@ def adopt(folder: Path, successor: Mapping[str, str | int], audit_topic_id: UUID
 
     Returns how many. Journals of another cluster, those that another kernel wrote, and those that nobody
     succeeded for `HEIRLESS_KEPT_S`, are removed, with a warning. A journal whose report fails stays for the
-    next start; a file that is no journal is renamed. Raises what `report` raises.
+    next start; a file that is no journal is renamed, and so is one whose counts no report can hold: it keeps
+    the others of no heir. Raises what `report` raises.
     """
     adopted = 0
     for path in sorted(folder.glob(f"*{SUFFIX}"))[:LOOKED_MAX]:
@@ -116,9 +118,10 @@ def adopt(folder: Path, successor: Mapping[str, str | int], audit_topic_id: UUID
                 logger.warning("%s: %s", path, _cut_off(dead))
             elif not dead.is_whole:
                 logger.warning("%s had no room for all counts: what its publisher lost stays unknown", path)
-            else:
-                report(dead)
+            elif _is_reported(path, dead, report):
                 adopted += 1
+            else:
+                continue
             path.unlink(missing_ok=True)
             path.with_suffix(UNFINISHED_SUFFIX).unlink(missing_ok=True)
         finally:
@@ -131,9 +134,22 @@ def _read(path: Path, file: int) -> DeadJournal | None:
         with open(file, "rb", closefd=False) as stream:
             return replay(path, stream.read(SIZE_MAX_BYTES + 1))
     except (OSError, JournalError) as error:
-        logger.warning("%s; it is renamed to %s", error, path.with_suffix(REFUSED_SUFFIX).name)
-        path.replace(path.with_suffix(REFUSED_SUFFIX))
+        _refuse(path, str(error))
         return None
+
+
+def _is_reported(path: Path, dead: DeadJournal, report: ReportOf) -> bool:
+    try:
+        report(dead)
+    except UnreportableError as error:
+        _refuse(path, f"{path}: {error}")
+        return False
+    return True
+
+
+def _refuse(path: Path, problem: str) -> None:
+    logger.warning("%s; it is renamed to %s", problem, path.with_suffix(REFUSED_SUFFIX).name)
+    path.replace(path.with_suffix(REFUSED_SUFFIX))
 
 
 def _heirless(dead: DeadJournal) -> str:
