@@ -1,10 +1,12 @@
 """Framing, the client's retries and caches, serializers: against a registry that is a function."""
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import httpx
@@ -168,6 +170,51 @@ def test_an_int_has_32_bits_wherever_it_stands(kind: Any, wrap: Callable[[int], 
         client_of(down), {"type": "record", "name": "L", "fields": [{"name": "x", "type": "long"}]}
     )
     assert longs.encode({"x": value})
+
+
+MOMENT = {"type": "long", "logicalType": "timestamp-millis"}
+INNER = {"type": "record", "name": "I", "fields": [{"name": "i", "type": "int"}]}
+DAY = {"type": "int", "logicalType": "date"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("int", 5.7), ("int", Decimal("5.7")), ("long", 5.7), (MOMENT, 5.7), (DAY, 5.7),
+        (DAY, 2**31), ({"type": "int", "logicalType": "percent"}, 2**40),
+        ("boolean", "no"), ("boolean", 2), ("boolean", None), ("null", 5),
+        ("float", "5"), ("float", 1e39), ("double", "1e3"),
+        ({"type": "array", "items": "boolean"}, [True, "no"]),
+        ({"type": "map", "values": "long"}, {"a": 1.5}),
+        (["null", "int"], ("int", 2**40)),
+        (["null", INNER], ("I", {"i": 1.5})),
+    ],
+)  # fmt: skip
+def test_a_value_that_would_be_written_as_another_one_is_refused(kind: Any, value: Any) -> None:
+    """fastavro wrote 5 for 5.7, true for "no", infinity for 1e39, and nobody noticed."""
+    schema = {"type": "record", "name": "R", "fields": [{"name": "w", "type": kind}]}
+    with pytest.raises(SerializationError, match=r"field [RI]\.[wi] is .*expected "):
+        AvroSerializer(client_of(down), schema).encode({"w": value})
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("int", [5, 5.0, True, Decimal(5), 2**31 - 1]),
+        ("long", [2**63 - 1, -(2**63)]),
+        ("boolean", [True, False, 1, 0]),
+        ("float", [1, 1.5, Decimal("1.5"), 3.4028235e38, math.inf, math.nan]),
+        ("double", [1e308, 7, math.nan]),
+        (DAY, [date(2015, 5, 17), 16_572]),
+        (MOMENT, [datetime(2015, 5, 17, tzinfo=UTC), 1_431_820_800_000]),
+        ("null", [None]),
+    ],
+)
+def test_values_that_are_written_as_they_are_given_are_taken(kind: Any, values: list[Any]) -> None:
+    schema = {"type": "record", "name": "R", "fields": [{"name": "w", "type": kind}]}
+    serializer = AvroSerializer(client_of(down), schema)
+    for value in values:
+        serializer.encode({"w": value})
 
 
 def test_defaults_may_be_left_out_and_datetimes_given() -> None:

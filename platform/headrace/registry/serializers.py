@@ -14,7 +14,7 @@ from headrace.registry.framing import FramingError, prefix, split
 from headrace.registry.json_values import JsonForm
 from headrace.registry.schemas import record_name
 from headrace.registry.value_reading import EndlessSchemaError, ValueReader
-from headrace.registry.value_validation import SerializationError, explain, int_guard
+from headrace.registry.value_validation import SerializationError, explain, value_guard
 
 __all__ = [
     "AvroDeserializer",
@@ -63,7 +63,7 @@ class AvroSerializer:
         self._strategy = strategy
         self._register = register
         self._parsed = fastavro.schema.parse_schema(json.loads(self.schema_text))
-        self._guard = int_guard(self._parsed)
+        self._guard = value_guard(self._parsed)
         self._prefixes: dict[str, bytes] = {}
         self._lock = threading.Lock()
 

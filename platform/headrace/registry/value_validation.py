@@ -3,13 +3,17 @@
 Adds to fastavro's writer what it lacks: a check of ranges, and messages that name the field.
 """
 
+import math
 from collections.abc import Callable, Mapping
+from numbers import Number
 from typing import Any, Final
 
 import fastavro.validation
 
 INT_MIN: Final = -(2**31)
 INT_MAX: Final = 2**31 - 1
+FLOAT_END: Final = (2 - 2**-24) * 2.0**127
+"""From here on a number is written as infinity in a `float`, which has 32 bits."""
 VALUE_SHOWN_MAX: Final = 80
 """Characters of a value that an error message shows."""
 
@@ -58,12 +62,13 @@ def _half_pair(value: Any, path: str) -> str | None:
     return None
 
 
-def int_guard(schema: Any) -> Guard | None:
-    """Returns a check that every Avro `int` of a record is within 32 bits; None if the schema has no int.
+def value_guard(schema: Any) -> Guard | None:
+    """Returns a check that a record is written as it was given; None if the schema has nothing to check.
 
-    fastavro writes any Python integer as an int, except in a union, where the range decides the branch. Other
-    readers (Java's, Spark's) then reject the record, or read a wrong value. The check expects a record that
-    fastavro has written, and raises `SerializationError`.
+    fastavro writes 5 for 5.7, true for "no", and any Python integer as an int, except in a union, where the
+    value decides the branch. Nobody would notice that the event is another one; and of an int of more than 32
+    bits other readers (Java's, Spark's) reject the record, or read a wrong value. The check expects a record
+    that fastavro has written, and raises `SerializationError`.
     """
     named = schema.get("__named_schemas", {}) if isinstance(schema, dict) else {}
     return _guard(schema, "", named, {})
@@ -75,8 +80,14 @@ def _guard(
     if isinstance(schema, str):
         schema = named.get(schema, schema)
     kind = schema.get("type") if isinstance(schema, dict) else schema
-    if kind == "int":
-        return _range_guard(path) if not (isinstance(schema, dict) and "logicalType" in schema) else None
+    if isinstance(schema, list):
+        return _union_guard(schema, path, named, open_records)
+    if not isinstance(kind, str):
+        return None
+    if kind in ("int", "long"):
+        return _integer_guard(path, kind)
+    if kind in _CHANGES:
+        return _single_guard(path, kind, _CHANGES[kind])
     if kind == "record":
         return _record_guard(schema, named, open_records)
     if kind in ("array", "map"):
@@ -85,12 +96,55 @@ def _guard(
     return None
 
 
-def _range_guard(path: str) -> Guard:
+def _integer_guard(path: str, kind: str) -> Guard:
+    is_int = kind == "int"
+
     def guard(value: Any) -> None:
-        if isinstance(value, int) and not INT_MIN <= value <= INT_MAX:
+        # Times of logical types are no numbers.
+        if type(value) is not int and isinstance(value, Number) and value != int(value):  # type: ignore[call-overload]
+            raise SerializationError(_problem(path, value, [kind]))
+        if is_int and isinstance(value, int) and not INT_MIN <= value <= INT_MAX:
             raise SerializationError(_problem(path, value, ["int of 32 bits"]))
 
     return guard
+
+
+def _single_guard(path: str, kind: str, changes: Callable[[Any], bool]) -> Guard:
+    def guard(value: Any) -> None:
+        if changes(value):
+            raise SerializationError(_problem(path, value, [kind]))
+
+    return guard
+
+
+def _is_text_or_too_large(value: Any) -> bool:
+    return isinstance(value, str | bytes) or FLOAT_END <= abs(value) < math.inf
+
+
+_CHANGES: Final[dict[str, Callable[[Any], bool]]] = {
+    "null": lambda value: value is not None,
+    "boolean": lambda value: type(value) is not bool and value not in (0, 1),
+    "float": _is_text_or_too_large,
+    "double": lambda value: isinstance(value, str | bytes),
+}
+"""Whether fastavro writes another value than this one, by the kind of its type."""
+
+
+def _union_guard(
+    branches: list[Any], path: str, named: Mapping[str, Any], open_records: dict[str, list[Guard]]
+) -> Guard | None:
+    """Of a value with the name of its branch, a pair: fastavro checks those without one itself."""
+    guards: dict[str, Guard] = {}
+    for branch in branches:
+        guard = _guard(branch, path, named, open_records)
+        if guard is not None:
+            guards[str(branch.get("name", branch["type"]) if isinstance(branch, dict) else branch)] = guard
+
+    def guard_pair(value: Any) -> None:
+        if type(value) is tuple and (inner := guards.get(value[0])) is not None:
+            inner(value[1])
+
+    return guard_pair if guards else None
 
 
 def _items_guard(inner: Guard) -> Guard:
