@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from typing import Any
 
 import fastavro
@@ -62,6 +63,19 @@ def test_a_value_that_nests_in_each_byte_is_an_error(name: str, is_skipped: bool
     reader = {"type": "record", "name": schema["name"], "fields": []} if is_skipped else None
     with pytest.raises(DeserializationError, match="RecursionError"):
         deserializer(schema, reader).deserialize(prefix(1) + step * (BYTES // len(step)))
+
+
+def test_a_number_of_a_megabyte_takes_no_minutes() -> None:
+    """Python's reader shifted a number of all bytes so far, a million times: loads stood still."""
+    chain = {**LINK, "fields": [{"name": "x", "type": "long"}, *LINK["fields"]]}
+    began_s = time.process_time()
+    for payload in (b"\xff" * BYTES + b"\1\0", b"\0\2" * 3 + b"\xff" * BYTES):
+        with pytest.raises(DeserializationError, match="a number has more than 10 bytes"):
+            deserializer(chain).deserialize(prefix(1) + payload)
+    assert time.process_time() - began_s < 2
+    longest = b"\xff" * 9 + b"\1"
+    read = deserializer(chain).deserialize(prefix(1) + longest + b"\0")
+    assert read == {"x": -(2**63), "next": None}
 
 
 def test_honest_values_of_such_schemas_are_read() -> None:

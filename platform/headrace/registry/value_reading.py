@@ -1,8 +1,8 @@
 """Reading one Avro value by its writer's schema, whatever the schema is: anybody may register one.
 
 fastavro's reader is compiled, descends without a bound and believes an array's count. So a value of a schema
-that refers to itself is read in Python, where too deep a value is an error; and schemas are refused by which
-a value of a few bytes could have items without end.
+that refers to itself is read in Python, where too deep a value is an error, and so is a number of more bytes
+than any has; and schemas are refused by which a value of a few bytes could have items without end.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from typing import Any, Final, NamedTuple
 import fastavro
 import fastavro._read_py
 import fastavro.schema
+from fastavro.io.binary_decoder import BinaryDecoder
 
 FREE_PARTS_MAX: Final = 1_000
 """Of a value, between two of its bytes: a record of records of records … can hold 2**40 nulls in no bytes."""
+NUMBER_MAX_BYTES: Final = 10
+"""Of an Avro `long`, of 64 bits."""
 _WITH_BYTES: Final = frozenset(("boolean", "int", "long", "float", "double", "bytes", "string", "enum"))
 
 
@@ -38,7 +41,7 @@ class ValueReader:
         self._reader = reader
         self._read: Callable[..., Any] = fastavro.schemaless_reader
         if refers_to_itself(self.schema):
-            self._read = fastavro._read_py.schemaless_reader
+            self._read = _read_in_python
 
     def read(self, payload: bytes, *, unicode_errors: str = "strict") -> tuple[Any, int]:
         """Returns the value, and how many bytes follow it. Raises anything for bytes that do not fit.
@@ -48,6 +51,37 @@ class ValueReader:
         buffer = io.BytesIO(payload)
         value = self._read(buffer, self.schema, self._reader, handle_unicode_errors=unicode_errors)
         return value, len(payload) - buffer.tell()
+
+
+class _Decoder(BinaryDecoder):  # type: ignore[misc]
+    """The library's, whose numbers have no bound: for one of a megabyte it shifts as long a number a million
+    times, which takes minutes.
+    """
+
+    def read_long(self) -> int:
+        number: int = 0
+        for shift in range(0, 7 * NUMBER_MAX_BYTES, 7):
+            if not (read := self.fo.read(1)):
+                raise EOFError
+            number |= (read[0] & 0x7F) << shift
+            if read[0] < 0x80:
+                break
+        else:
+            raise ValueError(f"a number has more than {NUMBER_MAX_BYTES} bytes")
+        return (number >> 1) ^ -(number & 1)
+
+    read_int = read_long
+
+
+def _read_in_python(buffer: io.BytesIO, writer: Any, reader: Any, *, handle_unicode_errors: str) -> Any:
+    """As the library's `_read_py.schemaless_reader`, with our decoder."""
+    named: dict[str, dict[str, Any]] = {"writer": {}, "reader": {}}
+    parsed = fastavro.schema.parse_schema(writer, named["writer"])
+    wanted = None
+    if reader is not None and reader != writer:
+        wanted = fastavro.schema.parse_schema(reader, named["reader"])
+    options = {"handle_unicode_errors": handle_unicode_errors}
+    return fastavro._read_py.read_data(_Decoder(buffer), parsed, named, wanted, options)
 
 
 def refers_to_itself(schema: Any, within: frozenset[str] = frozenset()) -> bool:
