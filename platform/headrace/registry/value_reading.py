@@ -17,6 +17,8 @@ import fastavro._read_py
 import fastavro.schema
 from fastavro.io.binary_decoder import BinaryDecoder
 
+from headrace.registry.default_values import with_default_values
+
 FREE_PARTS_MAX: Final = 1_000
 """Of a value, between two of its bytes: a record of records of records … can hold 2**40 nulls in no bytes."""
 NUMBER_MAX_BYTES: Final = 10
@@ -38,7 +40,7 @@ class ValueReader:
         self.schema = fastavro.schema.parse_schema(json.loads(writer) if isinstance(writer, str) else writer)
         if problem := endless(self.schema):
             raise EndlessSchemaError(f"it has {problem}")
-        self._reader = reader
+        self._reader = None if reader is None else with_default_values(reader)
         self._read: Callable[..., Any] = fastavro.schemaless_reader
         if refers_to_itself(self.schema):
             self._read = _read_in_python
