@@ -160,3 +160,33 @@ def test_a_type_that_contains_itself() -> None:
     )
     value = {"raw": "\xff", "children": [{"raw": "\xfe", "children": []}]}
     assert shown(written(value, tree), tree) == value
+
+
+ANY: dict[str, Any] = {
+    "any": [
+        "null",
+        {"type": "enum", "name": "Kind", "symbols": ["A", "B"]},
+        "string",
+        "int",
+        "long",
+        {"type": "map", "values": "int"},
+        {"type": "record", "name": "Start", "fields": [{"name": "x", "type": "int"}]},
+        {
+            "type": "record",
+            "name": "Stop",
+            "fields": [{"name": "x", "type": "int"}, {"name": "y", "type": "int", "default": 0}],
+        },
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "branch"),
+    [
+        ({"Kind": "A"}, 1), ("A", 1), ({"string": "A"}, 2), ({"int": 5}, 3), ({"long": 5}, 4),
+        ({"map": {"x": 1}}, 5), ({"Start": {"x": 1}}, 6), ({"Stop": {"x": 1}}, 7),
+    ],
+)  # fmt: skip
+def test_a_branch_that_is_named_is_the_one_that_is_written(value: Any, branch: int) -> None:
+    """An event `Stop` was stored as a `Start`, which has the same fields."""
+    assert written({"any": value}, parsed(ANY))[0] == 2 * branch

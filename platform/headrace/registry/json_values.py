@@ -129,7 +129,8 @@ class JsonForm:
             (name,) = value
             for branch in resolved:
                 if name == _name(branch) and not _has_field(branch, name):
-                    return self._from(value[name], branch, path)
+                    # With the name: fastavro would choose another branch that the value fits, too.
+                    return name, self._from(value[name], branch, path)
         fitting = [each for each in resolved if _takes(each, value)]
         return self._from(value, fitting[0], path) if fitting else value
 
