@@ -173,3 +173,21 @@ def test_an_unknown_subject_is_nearly_known(headrace: Headrace, subject: str) ->
         wrong = headrace(words[0], subject.replace("view", "veiw"), *words[1:])
         assert wrong.exit_code == ExitCode.NEGATIVE
         assert f"did you mean {subject!r}? `headrace schemas list` lists what there is" in wrong.err, words
+
+
+def test_a_check_says_what_a_registration_will(
+    headrace: Headrace, subject: str, avsc: Callable[[object], Path]
+) -> None:
+    """At a transitive level it looked at the newest version alone; register refused what it had allowed."""
+    # Reads version 2, which always writes a long, and not version 1, whose field is another one.
+    headrace("compatibility", subject, "--set", "NONE")
+    third = schema(PATH, {"name": "code", "type": "string", "default": ""})
+    headrace("register", subject, avsc(third))
+    fourth = schema(PATH, {"name": "code", "type": "string"})
+    headrace("compatibility", subject, "--set", "BACKWARD")
+    assert headrace("check", subject, avsc(fourth)).exit_code == ExitCode.DONE
+    headrace("compatibility", subject, "--set", "BACKWARD_TRANSITIVE")
+    checked = headrace("check", subject, avsc(fourth), "--json")
+    assert checked.exit_code == ExitCode.NEGATIVE and checked.json["compatible"] is False
+    assert any("version 1 (writer)" in problem for problem in checked.json["problems"])
+    assert "incompatible with an earlier schema" in headrace("register", subject, avsc(fourth)).err

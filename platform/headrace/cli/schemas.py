@@ -161,9 +161,12 @@ def check(
     registry: RegistryOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Check whether a schema is compatible, so that it may follow the newest version; exit code 1 if not."""
+    """Check whether a schema may follow the newest version, as `register` does; exit code 1 if not.
+
+    With a transitive level it is compared with all versions.
+    """
     with registry_of(where, registry) as client:
-        problems = client.check_compatibility(subject, read_schema(file))
+        problems = client.check_compatibility(subject, read_schema(file), version=None)
     if json:
         print_json({"subject": subject, "compatible": not problems, "problems": problems})
     elif problems:

@@ -212,13 +212,15 @@ class SchemaRegistryClient:
     # --- compatibility and configuration ---
 
     def check_compatibility(
-        self, subject: str, schema: str | dict[str, Any], *, version: int | str = "latest"
+        self, subject: str, schema: str | dict[str, Any], *, version: int | str | None = "latest"
     ) -> list[str]:
-        """Returns the schema's incompatibilities with that version at the subject's level.
+        """Returns the schema's incompatibilities with that version at the subject's level; None: with all
+        that `register` compares it with, which a transitive level makes more than the newest.
 
         Every schema is compatible with a subject without versions.
         """
-        path = f"/compatibility/subjects/{_quoted(subject)}/versions/{version}?verbose=true"
+        which = "" if version is None else f"/{version}"
+        path = f"/compatibility/subjects/{_quoted(subject)}/versions{which}?verbose=true"
         try:
             content = self._request("POST", path, {"schema": _text(schema)})
         except RegistryError as error:
