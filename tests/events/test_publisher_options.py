@@ -32,6 +32,7 @@ def publisher(folder: Path, **changed: Any) -> EventPublisher:
         ({"service": ""}, "service is ''; expected 1 to 255 characters that can be printed"),
         ({"datacenter": "east\n"}, r"datacenter is 'east\\n'; expected"),
         ({"server": "s" * 256}, "server is 's+"),
+        ({"spool_bytes": 2**28 + 1}, "spool_bytes is 268435457; at most 268435456 are kept"),
     ],
 )
 def test_an_option_that_is_refused_leaves_nothing_behind(

@@ -232,3 +232,17 @@ def test_the_spool_of_a_quiet_publisher_stays_while_it_lives(tmp_path: Path, liv
     assert spool.folder.exists() == lives
     if lives:
         journal.delete()
+
+
+def test_the_largest_spool_is_read_to_its_end(tmp_path: Path) -> None:
+    """Of a file above 64 MiB nothing was read: a publisher with a larger spool had none."""
+    spool = Spool(tmp_path / "p-1.spool", ABOUT, SPOOLS_MAX_BYTES)
+    data = bytes(1 << 20)
+    count = 0
+    while not (spool.folder / "batches-1").exists():
+        identity, made = batch(count, [b"v"])
+        spool.batch_encoded(identity, bytes(made) + data)
+        count += 1
+    content = read_spool(spool.folder)
+    assert content is not None and len(content.batches) == count > 80
+    spool.delete()

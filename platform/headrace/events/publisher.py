@@ -21,7 +21,7 @@ from headrace.events.header import Origin
 from headrace.events.journal import DeadJournal, Journal
 from headrace.events.reporter import CountingObserver, Reporter, Standing
 from headrace.events.schemas import AUDIT_PRODUCER_SCHEMA, read_schema
-from headrace.events.spool import SPOOL_MAX_BYTES, Spool, open_spool
+from headrace.events.spool import SPOOL_MAX_BYTES, SPOOLS_MAX_BYTES, Spool, open_spool
 from headrace.events.succession import default_state_dir, open_journal, succeed
 from headrace.process.clock import now_ms
 from headrace.process.disk import kernel
@@ -98,6 +98,10 @@ class EventPublisher(Client):
         likely a number of seconds.
         """
         options = _with_defaults(producer_options or {})
+        if spool_bytes > SPOOLS_MAX_BYTES:
+            raise ValueError(
+                f"spool_bytes is {spool_bytes}; at most {SPOOLS_MAX_BYTES} are kept of an ended publisher"
+            )
         self._origin = Origin(datacenter, server or socket.gethostname(), service)
         self._schemas_dir = None if schemas_dir is None else Path(schemas_dir)
         self._schemas = dict(schemas or {})

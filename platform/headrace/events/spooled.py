@@ -33,7 +33,7 @@ from headrace.events.spool import (
     IDENTITY,
     MAGIC,
     RENUMBERED,
-    SPOOL_MAX_BYTES,
+    SPOOLS_MAX_BYTES,
     SUFFIX,
 )
 from headrace.wire.batch import read_header
@@ -168,7 +168,7 @@ def _entries(spool: Path, ring: str) -> Iterator[_Entry]:
     files: list[tuple[int, bytes]] = []
     for number in (0, 1):
         try:
-            data = regular_content(spool / f"{ring}-{number}", SPOOL_MAX_BYTES)
+            data = regular_content(spool / f"{ring}-{number}", SPOOLS_MAX_BYTES // 2)
             magic, used, generation = HEAD.unpack_from(data)
         except (OSError, struct.error):
             continue
