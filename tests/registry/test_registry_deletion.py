@@ -2,14 +2,14 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from fix_zookeeper import ZooKeeperRoom
 from headrace.registry.store import SchemaStore
-from headrace.registry.subjects import SETTINGS, StoredSchema, Subject
+from headrace.registry.subjects import SETTINGS, StoredSchema, Subject, subject_path
 
 SCHEMA = StoredSchema(json.dumps("string"))
 WAIT_MAX_S = 20.0
@@ -65,8 +65,8 @@ def test_two_deletions_at_once_leave_no_schema_to_each_other(
         add(store, name)
     both_have_looked = threading.Barrier(2)
 
-    def look(self: SchemaStore, name: str) -> frozenset[int]:
-        found = used_elsewhere(self, name)
+    def look(self: SchemaStore, name: str, schema_ids: Iterable[int]) -> frozenset[int]:
+        found = used_elsewhere(self, name, schema_ids)
         both_have_looked.wait(WAIT_MAX_S)
         return found
 
@@ -80,3 +80,22 @@ def test_two_deletions_at_once_leave_no_schema_to_each_other(
         for deletion in deletions:
             deletion.result(WAIT_MAX_S)
     assert stores[0].schema(1) is None
+
+
+def test_a_schema_that_an_unreadable_subject_may_have_is_kept(
+    stores: list[SchemaStore], zookeeper: ZooKeeperRoom
+) -> None:
+    """The subject counted as one without schemas: once it was mended, nothing read its events any more."""
+    store = stores[0]
+    for name in ("a", "b"):
+        add(store, name)
+    with zookeeper.session() as session:
+        path = subject_path("b")
+        sound = session.get(path).data
+        session.set(path, b"\xff")
+        store.change("a", without_versions)
+        session.set(path, sound)
+    assert [version.schema_id for version in store.subject("b").versions] == [1]
+    assert store.schema(1) is not None
+    store.change("b", without_versions)
+    assert store.schema(1) is None

@@ -209,7 +209,7 @@ class SchemaStore:
             removed = sorted(before.schema_ids - after.schema_ids)
             nodes = {schema_id: self._session.get_or_none(id_path(schema_id)) for schema_id in removed}
             # After the schemas' nodes: this copy shows every registration that these nodes show.
-            used = self._used_elsewhere(name) if removed else frozenset()
+            used = self._used_elsewhere(name, removed) if removed else frozenset()
             change = self._session.transaction()
             _write_subject(change, after, zk_version)
             for schema_id, node in nodes.items():
@@ -252,19 +252,25 @@ class SchemaStore:
         """
         try:
             for schema_id in schema_ids:
-                if schema_id in self._view.present().users:
+                if self._is_used(schema_id):
                     continue
                 node = self._session.get_or_none(id_path(schema_id))
                 # After the schema's node, as above.
-                if node is not None and schema_id not in self._view.present().users:
+                if node is not None and not self._is_used(schema_id):
                     self._session.delete(id_path(schema_id), version=node.stat.version)
         except CoordinationError as error:
             logger.info("a schema that no subject has any more was not deleted: %s", error)
 
-    def _used_elsewhere(self, name: str) -> frozenset[int]:
-        return frozenset(
-            schema_id for schema_id, users in self._view.present().users.items() if users - {name}
-        )
+    def _used_elsewhere(self, name: str, schema_ids: Iterable[int]) -> frozenset[int]:
+        """Returns those of the schemas that other subjects have, or may have."""
+        copy = self._view.present()
+        may_be = bool(copy.unreadable - {name})
+        return frozenset(each for each in schema_ids if may_be or copy.users.get(each, frozenset()) - {name})
+
+    def _is_used(self, schema_id: int) -> bool:
+        """Whether a subject has a schema, or may have it: its node may be there again."""
+        copy = self._view.present()
+        return bool(copy.unreadable) or schema_id in copy.users
 
     def _read_subject(self, name: str) -> tuple[Subject, int | None]:
         path = subject_path(name)

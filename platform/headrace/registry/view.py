@@ -15,7 +15,7 @@ from typing import Any, Final
 from headrace.coordination.errors import CoordinationError, CorruptNodeError, ZooKeeperUnavailableError
 from headrace.coordination.nodes import Node
 from headrace.coordination.session import SessionState, ZooKeeperSession
-from headrace.registry.subjects import SUBJECTS, Subject, parse_subject, subject_name
+from headrace.registry.subjects import SUBJECTS, Subject, parse_subject, subject_name, subject_path
 
 logger = logging.getLogger(__name__)
 
@@ -31,11 +31,14 @@ RETRY_PAUSE_S: Final = 1.0
 
 @dataclass(frozen=True)
 class Copy:
-    """All subjects at one time, sorted by name; `users`: the subjects that have a schema, by its id."""
+    """All subjects at one time, sorted by name; `users`: the subjects that have a schema, by its id;
+    `unreadable`: those whose nodes say nothing. Which schemas these have is not known.
+    """
 
     subjects: tuple[Subject, ...] = ()
     by_name: dict[str, Subject] = field(default_factory=dict)
     users: dict[int, frozenset[str]] = field(default_factory=dict)
+    unreadable: frozenset[str] = frozenset()
 
 
 class SubjectsView:
@@ -118,7 +121,8 @@ class SubjectsView:
                 present = {f"{SUBJECTS}/{node}" for node in nodes}
                 known = set() if everything else {subject.path for subject in before.subjects}
                 changed = (present - known) | changed
-                gone = {subject.name for subject in before.subjects if subject.path not in present}
+                names = before.by_name.keys() | before.unreadable
+                gone = {name for name in names if subject_path(name) not in present}
                 self._copy = _with(before, {**dict.fromkeys(gone), **self._read(changed)})
             else:
                 self._copy = _with(before, self._read(changed))
@@ -128,7 +132,7 @@ class SubjectsView:
             raise
         return self._copy
 
-    def _read(self, paths: Iterable[str]) -> dict[str, Subject | None]:
+    def _read(self, paths: Iterable[str]) -> dict[str, Subject | CorruptNodeError | None]:
         listed = sorted(paths)
         nodes = self._session.get_many(listed, fired=self._on_event)
         return {subject_name(path): _parsed(path, node) for path, node in zip(listed, nodes, strict=True)}
@@ -154,22 +158,24 @@ class SubjectsView:
                 time.sleep(RETRY_PAUSE_S)
 
 
-def _parsed(path: str, node: Node | None) -> Subject | None:
+def _parsed(path: str, node: Node | None) -> Subject | CorruptNodeError | None:
     if node is None:
         return None
     try:
         subject = parse_subject(path, node)
     except CorruptNodeError as error:
         logger.warning("a subject is left out of listings: %s", error)
-        return None
+        return error
     return subject if subject.versions else None
 
 
-def _with(before: Copy, changes: dict[str, Subject | None]) -> Copy:
-    """Returns a copy with these subjects changed, added, or (None) removed. Pure."""
+def _with(before: Copy, changes: dict[str, Subject | CorruptNodeError | None]) -> Copy:
+    """Returns a copy with these subjects changed, added, unreadable, or (None) removed. Pure."""
     by_name = dict(before.by_name)
     users = dict(before.users)
-    for name, after in changes.items():
+    unreadable = {name for name, after in changes.items() if isinstance(after, CorruptNodeError)}
+    for name, found in changes.items():
+        after = None if isinstance(found, CorruptNodeError) else found
         earlier = by_name.pop(name, None)
         if after is not None:
             by_name[name] = after
@@ -183,4 +189,5 @@ def _with(before: Copy, changes: dict[str, Subject | None]) -> Copy:
                 del users[schema_id]
         for schema_id in new_ids - old_ids:
             users[schema_id] = users.get(schema_id, frozenset()) | {name}
-    return Copy(tuple(by_name[name] for name in sorted(by_name)), by_name, users)
+    unreadable |= before.unreadable - changes.keys()
+    return Copy(tuple(by_name[name] for name in sorted(by_name)), by_name, users, frozenset(unreadable))
