@@ -13,12 +13,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
 
 from headrace.registry import errors
+from headrace.registry.answers import content_of, level_in, list_of, problems_in
 from headrace.registry.errors import MEDIA_TYPE, RegistryError, RegistryUnavailableError
 from headrace.registry.schema_rules import InvalidSchemaError
 from headrace.registry.strict_json import shown
@@ -34,6 +35,8 @@ UNREACHABLE_PAUSE_S: Final = 30.0
 """How long a registry that did not answer is not asked to confirm anything."""
 URL_SHOWN_MAX: Final = 200
 EXAMPLE_URL: Final = "http://127.1.0.3:8081"
+
+T = TypeVar("T")
 
 _NAMED_URL: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(https?://.*)")
 _URL: Final = re.compile(r"https?://[^/\s]", re.IGNORECASE)
@@ -63,9 +66,16 @@ def parse_urls(urls: str | Sequence[str]) -> list[NamedUrl]:
         elif text:
             found.append(NamedUrl(text.rstrip("/")))
     for url, _ in found:
-        if not _URL.match(url):
+        if not _is_url(url):
             raise ValueError(f"{url[:URL_SHOWN_MAX]!r} is not a registry's URL, such as {EXAMPLE_URL}")
     return found
+
+
+def _is_url(text: str) -> bool:
+    try:
+        return bool(_URL.match(text)) and bool(httpx.URL(text).host.encode("idna"))
+    except (httpx.InvalidURL, UnicodeError):  # idna's own errors are UnicodeErrors
+        return False
 
 
 class RegisteredSchema(NamedTuple):
@@ -135,8 +145,8 @@ class SchemaRegistryClient:
         if known is not None:
             return known
         query = "?normalize=true" if normalize else ""
-        content = self._request("POST", f"/subjects/{_quoted(subject)}/versions{query}", {"schema": text})
-        schema_id = int(content["id"])
+        path = f"/subjects/{_quoted(subject)}/versions{query}"
+        schema_id = self._request("POST", path, {"schema": text}, read=lambda content: int(content["id"]))
         with self._lock:
             self._make_room(self._ids)
             self._ids[subject, text] = schema_id
@@ -168,8 +178,8 @@ class SchemaRegistryClient:
         if time.monotonic() < self._unreachable_until_s.get(url, 0.0):
             return None
         try:
-            return _schema_in(_content(self._http.get(url + path, timeout=COMPARE_TIMEOUT_S)), url)
-        except httpx.TransportError:
+            return _schema_in(content_of(self._http.get(url + path, timeout=COMPARE_TIMEOUT_S)), url)
+        except httpx.RequestError:
             self._unreachable_until_s[url] = time.monotonic() + UNREACHABLE_PAUSE_S
             return None
         except RegistryError:
@@ -177,34 +187,35 @@ class SchemaRegistryClient:
 
     def lookup(self, subject: str, schema: str | dict[str, Any]) -> RegisteredSchema:
         """Returns the version of the subject that has this schema. Raises `RegistryError` 40401 or 40403."""
-        return _registered(self._request("POST", f"/subjects/{_quoted(subject)}", {"schema": _text(schema)}))
+        body = {"schema": _text(schema)}
+        return self._request("POST", f"/subjects/{_quoted(subject)}", body, read=_registered)
 
     def latest(self, subject: str) -> RegisteredSchema:
         return self.version(subject, "latest")
 
     def version(self, subject: str, version: int | str) -> RegisteredSchema:
-        return _registered(self._request("GET", f"/subjects/{_quoted(subject)}/versions/{version}"))
+        return self._request("GET", f"/subjects/{_quoted(subject)}/versions/{version}", read=_registered)
 
     def subjects(self, *, deleted_only: bool = False) -> list[str]:
         """`deleted_only`: those that were deleted, and not permanently."""
         query = "?deleted=true&deletedOnly=true" if deleted_only else ""
-        return list(self._request("GET", f"/subjects{query}"))
+        return self._request("GET", f"/subjects{query}", read=list_of(str))
 
     def versions(self, subject: str, *, deleted_only: bool = False) -> list[int]:
         """Raises `RegistryError` 40401 without any."""
         query = "?deleted=true&deletedOnly=true" if deleted_only else ""
-        return list(self._request("GET", f"/subjects/{_quoted(subject)}/versions{query}"))
+        return self._request("GET", f"/subjects/{_quoted(subject)}/versions{query}", read=list_of(int))
 
     def delete_subject(self, subject: str, *, permanent: bool = False) -> list[int]:
         """Returns the deleted version numbers. `permanent` is possible only after a deletion without it."""
-        return list(self._delete(subject, "", permanent))
+        return self._delete(subject, "", permanent, list_of(int))
 
     def delete_version(self, subject: str, version: int | str, *, permanent: bool = False) -> int:
-        return int(self._delete(subject, f"/versions/{version}", permanent))
+        return self._delete(subject, f"/versions/{version}", permanent, int)
 
-    def _delete(self, subject: str, path: str, permanent: bool) -> Any:
+    def _delete(self, subject: str, path: str, permanent: bool, read: Callable[[Any], T]) -> T:
         flag = "?permanent=true" if permanent else ""
-        deleted = self._request("DELETE", f"/subjects/{_quoted(subject)}{path}{flag}")
+        deleted = self._request("DELETE", f"/subjects/{_quoted(subject)}{path}{flag}", read=read)
         with self._lock:
             self._ids = {key: value for key, value in self._ids.items() if key[0] != subject}
         return deleted
@@ -222,24 +233,21 @@ class SchemaRegistryClient:
         which = "" if version is None else f"/{version}"
         path = f"/compatibility/subjects/{_quoted(subject)}/versions{which}?verbose=true"
         try:
-            content = self._request("POST", path, {"schema": _text(schema)})
+            return self._request("POST", path, {"schema": _text(schema)}, read=problems_in)
         except RegistryError as error:
             if error.error_code == errors.SUBJECT_NOT_FOUND:
                 return []
             raise
-        if content["is_compatible"]:
-            return []
-        return [str(message) for message in content.get("messages") or ["incompatible"]]
 
     def config(self, subject: str | None = None) -> str:
         """Returns the compatibility level that applies to a subject, or the global one."""
         path = "/config" if subject is None else f"/config/{_quoted(subject)}?defaultToGlobal=true"
-        return str(self._request("GET", path)["compatibilityLevel"])
+        return self._request("GET", path, read=level_in)
 
     def own_config(self, subject: str) -> str | None:
         """Returns the level set for the subject itself; None if the global one applies."""
         try:
-            return str(self._request("GET", f"/config/{_quoted(subject)}")["compatibilityLevel"])
+            return self._request("GET", f"/config/{_quoted(subject)}", read=level_in)
         except RegistryError as error:
             if error.error_code == errors.SUBJECT_LEVEL_NOT_CONFIGURED:
                 return None
@@ -247,17 +255,25 @@ class SchemaRegistryClient:
 
     def delete_config(self, subject: str) -> None:
         """Removes the subject's own level, so that the global one applies again."""
-        self._request("DELETE", f"/config/{_quoted(subject)}")
+        self._request("DELETE", f"/config/{_quoted(subject)}", read=dict)
 
     def set_config(self, level: str, subject: str | None = None) -> None:
         path = "/config" if subject is None else f"/config/{_quoted(subject)}"
-        self._request("PUT", path, {"compatibility": level})
+        self._request("PUT", path, {"compatibility": level}, read=dict)
 
     # --- requests ---
 
-    def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Returns the first successful response's content."""
-        return self._answer(method, path, body)[1]
+    def _request(
+        self, method: str, path: str, body: dict[str, Any] | None = None, *, read: Callable[[Any], T]
+    ) -> T:
+        """Returns what `read` makes of the first successful response's content."""
+        url, content = self._answer(method, path, body)
+        try:
+            return read(content)
+        except (LookupError, TypeError, ValueError, OverflowError):
+            raise RegistryError(
+                502, f"{url} answered {method} {path} with {shown(content)}: is a schema registry there?"
+            ) from None
 
     def _answer(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, try_all: bool = False
@@ -271,8 +287,8 @@ class SchemaRegistryClient:
             refusal: RegistryError | None = None
             for url in list(self.urls):
                 try:
-                    content = _content(self._http.request(method, url + path, json=body))
-                except httpx.TransportError as error:
+                    content = content_of(self._http.request(method, url + path, json=body))
+                except httpx.RequestError as error:
                     failures.append(f"{url}: {error or type(error).__name__}")
                     continue
                 except RegistryError as error:
@@ -305,20 +321,6 @@ class SchemaRegistryClient:
     def _make_room(cache: dict[Any, Any]) -> None:
         while len(cache) >= CACHED_SCHEMAS_MAX:
             del cache[next(iter(cache))]
-
-
-def _content(response: httpx.Response) -> Any:
-    try:
-        content = response.json()
-    except ValueError:
-        content = None
-    if response.is_success and content is not None:
-        return content
-    if isinstance(content, dict) and isinstance(content.get("error_code"), int):
-        raise RegistryError(content["error_code"], str(content.get("message", "")))
-    raise RegistryError(
-        response.status_code, f"unexpected response from {response.url}: {response.text[:200]!r}"
-    )
 
 
 def _schema_in(content: Any, url: str) -> str:
@@ -363,7 +365,7 @@ def _short_name(text: str) -> str:
 
 def _registered(content: dict[str, Any]) -> RegisteredSchema:
     return RegisteredSchema(
-        content["subject"], int(content["version"]), int(content["id"]), content["schema"]
+        str(content["subject"]), int(content["version"]), int(content["id"]), str(content["schema"])
     )
 
 
