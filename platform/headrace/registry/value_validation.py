@@ -5,6 +5,7 @@ Adds to fastavro's writer what it lacks: a check of ranges, and messages that na
 
 import math
 from collections.abc import Callable, Mapping
+from datetime import date, datetime, time
 from numbers import Number
 from typing import Any, Final
 
@@ -14,6 +15,8 @@ INT_MIN: Final = -(2**31)
 INT_MAX: Final = 2**31 - 1
 FLOAT_END: Final = (2 - 2**-24) * 2.0**127
 """From here on a number is written as infinity in a `float`, which has 32 bits."""
+_TIMES: Final = frozenset((datetime, date, time))
+"""What values of logical types are, and no numbers."""
 VALUE_SHOWN_MAX: Final = 80
 """Characters of a value that an error message shows."""
 
@@ -97,14 +100,17 @@ def _guard(
 
 
 def _integer_guard(path: str, kind: str) -> Guard:
-    is_int = kind == "int"
+    low, high = (INT_MIN, INT_MAX) if kind == "int" else (-math.inf, math.inf)
 
     def guard(value: Any) -> None:
-        # Times of logical types are no numbers.
-        if type(value) is not int and isinstance(value, Number) and value != int(value):  # type: ignore[call-overload]
-            raise SerializationError(_problem(path, value, [kind]))
-        if is_int and isinstance(value, int) and not INT_MIN <= value <= INT_MAX:
-            raise SerializationError(_problem(path, value, ["int of 32 bits"]))
+        given = type(value)
+        if given is int:
+            if not low <= value <= high:
+                raise SerializationError(_problem(path, value, ["int of 32 bits"]))
+        elif given not in _TIMES and isinstance(value, Number):
+            if value != int(value):  # type: ignore[call-overload]
+                raise SerializationError(_problem(path, value, [kind]))
+            guard(int(value))  # type: ignore[call-overload]
 
     return guard
 
@@ -136,7 +142,7 @@ def _union_guard(
     """Of a value with the name of its branch, a pair: fastavro checks those without one itself."""
     guards: dict[str, Guard] = {}
     for branch in branches:
-        guard = _guard(branch, path, named, open_records)
+        guard = None if branch == "null" else _guard(branch, path, named, open_records)
         if guard is not None:
             guards[str(branch.get("name", branch["type"]) if isinstance(branch, dict) else branch)] = guard
 
@@ -176,7 +182,7 @@ def _record_guard(
         return None
 
     def guard_fields(value: Any) -> None:
-        if isinstance(value, Mapping):
+        if type(value) is dict or isinstance(value, Mapping):  # the first is much cheaper
             for field_name, guard in guards:
                 if field_name in value:
                     guard(value[field_name])
