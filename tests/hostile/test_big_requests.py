@@ -314,21 +314,6 @@ def test_a_larger_one_ends_its_own_connection_alone(
     assert others.are_served
 
 
-def test_a_name_without_an_end_is_not_read(broker: MeasuredBroker, others: Others) -> None:
-    """Of 90 MB it took 0.7 s of the loop, for the name and for the message that repeats it."""
-    name = b"x" * 30_000_000
-    part = uvarint(2) + struct.pack(">i", 0) + b"\0" + b"\0"
-    topics = uvarint(2) + uvarint(len(name) + 1) + name + part + b"\0"
-    body = head(0, 9, flexible=True) + b"\0" + struct.pack(">hi", 1, 1_000) + topics + b"\0"
-    with RawClient(broker.bootstrap) as client:
-        broker.forget_turns()
-        client.send(framed(body))
-        with pytest.raises(EOFError):
-            client.receive()
-    assert others.are_served
-    assert broker.longest_turn_s < TURN_MAX_S
-
-
 def test_a_control_request_may_not_be_as_large_as_a_produce_request(
     broker: MeasuredBroker, others: Others
 ) -> None:
@@ -370,28 +355,6 @@ def test_a_topic_that_is_named_often_is_described_once(broker: MeasuredBroker) -
         once = bytes(client.receive())
         client.send(framed(describe_one_config(ITEMS)))
         assert bytes(client.receive()) == once
-
-
-def offsets_of_groups(count: int) -> bytes:
-    one = uvarint(2) + b"g" + b"\0" + b"\0"
-    return head(9, 8, flexible=True) + uvarint(count + 1) + one * count + b"\0" + b"\0"
-
-
-def test_a_group_that_is_named_often_tells_its_offsets_once(broker: MeasuredBroker) -> None:
-    """A name takes two bytes, and a group may have megabytes: 40 kB asked for gigabytes."""
-    part = struct.pack(">iq", 0, 5) + text(b"m" * 4_000)
-    parts = array([text(TOPIC) + array([part])])
-    with RawClient(broker.bootstrap) as client:
-        client.send(framed(head(8, 2) + text(b"g") + struct.pack(">ihq", -1, 0, -1) + parts))
-        client.receive()
-        client.send(framed(offsets_of_groups(1)))
-        once = bytes(client.receive())
-        assert b"m" * 4_000 in once
-        client.send(framed(offsets_of_groups(1_000)))
-        assert bytes(client.receive()) == once
-        named = array([text(TOPIC) + array([struct.pack(">i", 0)] * 1_000)])
-        client.send(framed(head(9, 1) + text(b"g") + named))
-        assert len(client.receive()) < 2 * len(once)
 
 
 def test_thousands_of_small_requests_at_once_do_not_hold_up_others(

@@ -115,7 +115,6 @@ class Broker:
             cold_reads=ColdReads(self._files),
             data_dir=options.data_dir.absolute(),
             damage=self._scrubber.damage,
-            keep=self._server.connections.bound.keep,
         )
         self._serve_settings()
         self._disk = self._guard_disk()
@@ -220,6 +219,7 @@ class Broker:
         return news
 
     def _serve_groups(self, store: GroupStore, upkeep: Jobs) -> GroupService:
+        self._state.keep = self._server.connections.bound.keep  # for what waits for ZooKeeper
         groups = GroupService(self._state, store)
         groups.serve(self._service, OffsetService(groups.coordinator, store, groups.when_known))
         OffsetExpiry(self._session, self._state, groups.coordinator, upkeep).begin()

@@ -1,6 +1,6 @@
 """Whose turn it is: hosts take turns, and on each host its connections.
 
-Owns the order alone: so what one client has waiting delays another one's first by one item of each host.
+Owns the order alone. However much a client has waiting, another host waits for one item of it at most.
 """
 
 from __future__ import annotations
