@@ -43,8 +43,8 @@ from headrace.agent.report import ChangeOutcome, UnitReport
 from headrace.agent.rolling import Rolling
 from headrace.process.disk import explained
 from headrace.process.page import HEADERS, KIND, VARIES, Page
-from headrace.process.remembered import Remembered
 from headrace.process.rendered import RenderedPage
+from headrace.process.shared_answers import SharedAnswer
 from headrace.site.errors import SiteError
 
 logger = logging.getLogger(__name__)
@@ -52,8 +52,8 @@ logger = logging.getLogger(__name__)
 BODY_MAX_BYTES: Final = 256 << 10
 WAIT_MAX_S: Final = 600.0
 LOG_LINES_DEFAULT: Final = 100
-HEALTH_KEPT_S: Final = 0.2
-"""For how long strangers, too, get the same answer: supervisord serves one request at a time."""
+HEALTH_PAUSE_S: Final = 0.2
+"""Between two questions to supervisord, which serves one request at a time: strangers ask, too."""
 ERROR_LOG_LINES: Final = 15
 # The agent's own files and programs have these names.
 RESERVED_NAMES: Final = ("agent", "supervisord")
@@ -184,7 +184,7 @@ def _add_page(app: FastAPI, keeper: Keeper, about: Mapping[str, Any]) -> None:
 def _add_agent(
     app: FastAPI, keeper: Keeper, kinds: Kinds, about: Mapping[str, Any], end: Callable[[], None]
 ) -> None:
-    is_supervised = Remembered(keeper.is_supervised, HEALTH_KEPT_S)
+    is_supervised = SharedAnswer(keeper.is_supervised, HEALTH_PAUSE_S)
 
     @app.get("/v1/health")
     async def health() -> dict[str, str]:
