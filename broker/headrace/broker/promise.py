@@ -55,7 +55,7 @@ class Promise(Generic[T]):
 
 
 class Parked(Promise[T]):
-    """A value that may come long after its request was taken: `taken` is resolved by who takes it."""
+    """A value that may come long after its request was taken: the handler that takes it resolves `taken`."""
 
     __slots__ = ("_taken",)
 

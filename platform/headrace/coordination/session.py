@@ -45,10 +45,11 @@ from headrace.coordination.errors import NoNodeError, SessionClosedError, ZooKee
 from headrace.coordination.events import Fired
 from headrace.coordination.many_reads import ManyReads, first_of
 from headrace.coordination.nodes import Node, NodeStat, to_stat, translate
-from headrace.coordination.session_files import LeftSession, boot_id
+from headrace.coordination.session_files import LeftSession
 from headrace.coordination.standing import HeldNode, RestoredCallback, Watch
 from headrace.coordination.transaction import Transaction
 from headrace.process.background import in_background
+from headrace.process.disk import kernel
 
 logger = logging.getLogger(__name__)
 
@@ -173,7 +174,7 @@ class ZooKeeperSession(ManyReads):
         identity = self._client.client_id
         if identity is None or not identity[0]:
             return None
-        return LeftSession(os.getpid(), self.hosts, int(identity[0]), bytes(identity[1]).hex(), boot_id())
+        return LeftSession(os.getpid(), self.hosts, int(identity[0]), bytes(identity[1]).hex(), kernel())
 
     def on_state(self, listener: Callable[[SessionState], None]) -> Callable[[], None]:
         """Calls `listener` at every change of state, in the library's thread: it must not block.

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +19,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from headrace.coordination.attempts import make_client
 from headrace.coordination.errors import ZooKeeperUnavailableError
+from headrace.process.disk import kernel
 
 SESSION_FILE: Final = "zookeeper-session.json"
 END_WAIT_MAX_S: Final = 5.0
@@ -29,7 +29,7 @@ FILE_MAX_BYTES: Final = 4096
 @dataclass(frozen=True, slots=True)
 class LeftSession:
     """A session of the process `pid` with the ZooKeeper at `hosts`; `password` in hexadecimal. `boot`: whose
-    process it is, the kernel's `boot_id`; "" in files of earlier versions.
+    process it is (`process.disk.kernel`); "" in files of earlier versions.
     """
 
     pid: int
@@ -41,7 +41,7 @@ class LeftSession:
     @property
     def is_of_this_boot(self) -> bool:
         """Whether this kernel knows if the process lives: the folder may be a copy of another host's."""
-        return self.boot in ("", boot_id())
+        return self.boot in ("", kernel())
 
     def write(self, folder: Path) -> None:
         """Replaces the file in `folder`; a reader sees the old one or the new one."""
@@ -69,15 +69,6 @@ class LeftSession:
         finally:
             client.stop()
             client.close()
-
-
-@cache
-def boot_id() -> str:
-    """Returns what no other kernel, and no other start of this one, has; "" if it does not say."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 def read_session(folder: Path) -> LeftSession | None:

@@ -1,7 +1,7 @@
 """Files of a table that are not as the commit log has them: gone, cut, unreadable, or with other bytes.
 
-Who writes rows of a file again asks here first: a rewrite of changed bytes would give them a checksum that
-fits, and nobody could tell any more.
+Changes that write a file's rows again ask here first: a rewrite of changed bytes would give them a checksum
+that fits, and nobody could tell any more.
 """
 
 from headrace.warehouse.change import TopicTable
