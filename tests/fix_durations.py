@@ -3,12 +3,14 @@
 They name the seconds of each process and how long it was idle in the end, those of each group of files that
 share something costly, those of the folders of all other files, the programs that used the processors most,
 and the slowest files. Each file's seconds, and those of each test that took a second or more, are kept until
-the next run, in `.pytest_cache/d/durations/run.json`.
+the next run, in `.pytest_cache/d/durations/run.json`, with the CPU seconds of its test process and of the
+processes that this started and saw end; and how many processes each program had.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,6 +38,7 @@ class Span(NamedTuple):
     nodeid: str
     begun_s: float
     ended_s: float
+    cpu_s: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -94,11 +97,13 @@ class Run:
     def details(self) -> dict[str, Any]:
         """Each file's process, begin and seconds, and each slow test's seconds."""
         first = {span.file: span for span in sorted(self.spans, key=lambda span: -span.begun_s)}
+        cpu_s = sums_by((span.file, span.cpu_s) for span in self.spans)
         return {
             "files": [
                 {
                     "file": file,
                     "seconds": round(seconds, 1),
+                    "cpu_s": round(cpu_s[file], 1),
                     "begun_s": round(first[file].begun_s - self.begun_s, 1),
                     "process": first[file].process,
                 }
@@ -114,10 +119,15 @@ class Run:
 
 def seconds_by(spans: Iterable[Span], name: Callable[[Span], str]) -> list[tuple[str, float]]:
     """The seconds of all spans of one name, most first."""
-    sums: dict[str, float] = defaultdict(float)
-    for span in spans:
-        sums[name(span)] += span.seconds
+    sums = sums_by((name(span), span.seconds) for span in spans)
     return sorted(sums.items(), key=lambda each: -each[1])
+
+
+def sums_by(rows: Iterable[tuple[str, float]]) -> dict[str, float]:
+    sums: dict[str, float] = defaultdict(float)
+    for name, seconds in rows:
+        sums[name] += seconds
+    return sums
 
 
 def _listed(rows: Iterable[tuple[str, float]]) -> str:
@@ -137,7 +147,8 @@ class Watch:
     def pytest_runtest_logreport(self, report: Any) -> None:
         node = getattr(report, "node", None)
         if node is not None:
-            self._run.spans.append(Span(node.gateway.id, report.nodeid, report.start, report.stop))
+            cpu_s = getattr(report, "cpu_s", 0.0)
+            self._run.spans.append(Span(node.gateway.id, report.nodeid, report.start, report.stop, cpu_s))
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -148,9 +159,35 @@ class Watch:
             terminalreporter.write_line(line)
         cache = getattr(self._config, "cache", None)  # not there with `-p no:cacheprovider`
         if lines and cache is not None:
-            (cache.mkdir("durations") / "run.json").write_text(json.dumps(self._run.details(), indent=1))
+            counts = self._programs.counts
+            programs = {
+                name: {"cpu_s": cpu_s, "processes": counts[name]} for name, cpu_s in self._programs.seconds
+            }
+            details = self._run.details() | {"programs": programs}
+            (cache.mkdir("durations") / "run.json").write_text(json.dumps(details, indent=1))
+
+
+class Meter:
+    """Adds to each report the CPU seconds since the one before; registered in the test processes."""
+
+    def __init__(self) -> None:
+        self._before_s = _used_s()
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_makereport(self) -> Iterator[None]:
+        made = yield
+        now_s = _used_s()
+        made.get_result().cpu_s = now_s - self._before_s  # type: ignore[attr-defined]
+        self._before_s = now_s
+
+
+def _used_s() -> float:
+    """This process's CPU seconds, and those of all that it started and that have ended."""
+    return sum(os.times()[:4])
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(Meter())
+    elif getattr(config.option, "numprocesses", None):
         config.pluginmanager.register(Watch(config))

@@ -117,6 +117,11 @@ class Programs(threading.Thread):
             sums[name] += ticks
         return [(name, ticks / TICKS_PER_S) for name, ticks in sums.most_common()]
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many processes of each program were seen."""
+        return Counter(name for name, _, _ in self._seen.values())
+
     def look(self) -> None:
         for key, ticks in self._processes().items():
             if key in self._known:

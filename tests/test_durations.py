@@ -16,13 +16,22 @@ from processor_times import TICKS_PER_S, UNNAMED, Processors, Programs, program_
 
 TESTS = Path(__file__).parent
 BEGUN_S = 1_000.0
+BUSY_S = 0.3
+BUSY = f"""
+import subprocess, sys, time
+SPIN = "import time\\nwhile time.process_time() < {BUSY_S}: pass"
+def test_itself():
+    exec(SPIN.replace("{BUSY_S}", str(time.process_time() + {BUSY_S})))
+def test_what_it_starts():
+    subprocess.run([sys.executable, "-c", SPIN], check=True)
+"""
 STAT = "cpu  100 20 30 600 200 5 5 40 7 7\ncpu0 100 20 30 600 200 5 5 40 7 7\n"
 
 
 def run_of(*spans: tuple[str, str, float, float]) -> Run:
     """A run with these spans: process, test, begin and end in seconds since the run's begin."""
     made = Run(BEGUN_S)
-    made.spans += [Span(process, test, BEGUN_S + a, BEGUN_S + b) for process, test, a, b in spans]
+    made.spans += [Span(process, test, BEGUN_S + a, BEGUN_S + b, 0.5) for process, test, a, b in spans]
     return made
 
 
@@ -52,12 +61,18 @@ def test_processes_groups_folders_and_files_have_their_seconds() -> None:
         "     3.5 s  tests/log/test_log_flush.py",
         "     1.0 s  tests/log/test_log_scrub.py",
     ]
+    files = ("tests/days/test_operator.py", "tests/days/test_reader.py")
+    files += ("tests/log/test_log_flush.py", "tests/log/test_log_scrub.py")
+    rows = (
+        (50.0, 0.5, 20.0, "gw0"),
+        (5.0, 0.5, 70.0, "gw0"),
+        (3.5, 1.0, 21.0, "gw1"),
+        (1.0, 0.5, 25.0, "gw1"),
+    )
+    columns = ("file", "seconds", "cpu_s", "begun_s", "process")
     assert run.details() == {
         "files": [
-            {"file": "tests/days/test_operator.py", "seconds": 50.0, "begun_s": 20.0, "process": "gw0"},
-            {"file": "tests/days/test_reader.py", "seconds": 5.0, "begun_s": 70.0, "process": "gw0"},
-            {"file": "tests/log/test_log_flush.py", "seconds": 3.5, "begun_s": 21.0, "process": "gw1"},
-            {"file": "tests/log/test_log_scrub.py", "seconds": 1.0, "begun_s": 25.0, "process": "gw1"},
+            dict(zip(columns, (file, *row), strict=True)) for file, row in zip(files, rows, strict=True)
         ],
         "tests": {
             "tests/days/test_operator.py::test_a": 50.0,
@@ -130,6 +145,7 @@ def test_only_what_begins_meanwhile_is_seen_and_named_by_what_it_becomes(tmp_pat
     process(3, 22, 70, b"java\0-jar\0x.jar\0")  # another process with the same number
     programs.look()
     assert programs.seconds == [("x.jar", 370 / TICKS_PER_S), (UNNAMED, 50 / TICKS_PER_S)]
+    assert programs.counts == {"x.jar": 2, UNNAMED: 1}
 
 
 @pytest.mark.parametrize("options", [(), ("-p", "no:cacheprovider")], ids=["cache", "no cache"])
@@ -138,8 +154,8 @@ def test_a_run_of_two_processes_ends_with_them(tmp_path: Path, options: tuple[st
     (tmp_path / "conftest.py").write_text(
         "import fix_durations\nfix_durations.RUN_MIN_S = 0.0\npytest_plugins = ['fix_durations']\n"
     )
-    for name in ("first", "second"):
-        (tmp_path / f"test_{name}.py").write_text("def test_some(): ...\n\ndef test_other(): ...\n")
+    (tmp_path / "test_first.py").write_text("def test_some(): ...\n\ndef test_other(): ...\n")
+    (tmp_path / "test_second.py").write_text(BUSY)
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadscope", *options]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
@@ -150,5 +166,8 @@ def test_a_run_of_two_processes_ends_with_them(tmp_path: Path, options: tuple[st
     kept = tmp_path / ".pytest_cache" / "d" / "durations" / "run.json"
     assert kept.exists() == (not options)
     if not options:
-        files = json.loads(kept.read_text())["files"]
-        assert {each["file"] for each in files} == {"test_first.py", "test_second.py"}
+        details = json.loads(kept.read_text())
+        cpu_s = {each["file"]: each["cpu_s"] for each in details["files"]}
+        assert set(cpu_s) == {"test_first.py", "test_second.py"}
+        assert all(each["processes"] > 0 for each in details["programs"].values())
+        assert cpu_s["test_second.py"] >= 2 * BUSY_S > cpu_s["test_first.py"]
