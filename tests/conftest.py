@@ -34,6 +34,7 @@ pytest_plugins = [
     "fix_days",
     "fix_durations",
     "fix_failures",
+    "fix_events",
     "fix_ends",
     "fix_fake_log",
     "fix_faulty_disk",

@@ -1,9 +1,10 @@
-"""Commands of `headrace` on the running site, in this process. Fixture: `headrace`."""
+"""Commands of `headrace` on the running site, in this process. Fixtures: `headrace`, `empty_home`."""
 
 import io
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -47,6 +48,17 @@ def headrace(
     (site.home / "site.yaml").write_text(yaml.safe_dump(description, sort_keys=False))
     monkeypatch.setenv("HEADRACE_HOME", str(site.home))
     return command_runner(monkeypatch, capsys)
+
+
+@pytest.fixture
+def empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with nothing in it, and no context chosen."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HEADRACE_HOME", str(home))
+    for name in ("HEADRACE_CONTEXT", "HEADRACE_DATACENTER"):
+        monkeypatch.delenv(name, raising=False)
+    return home
 
 
 def command_runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Headrace:

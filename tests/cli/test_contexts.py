@@ -74,15 +74,10 @@ Headrace = Callable[..., Result]
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    home = tmp_path / "home"
-    home.mkdir()
-    monkeypatch.setenv("HEADRACE_HOME", str(home))
-    for name in ("HEADRACE_CONTEXT", "HEADRACE_DATACENTER"):
-        monkeypatch.delenv(name, raising=False)
+def home(empty_home: Path) -> Path:
     # Addresses that no other site of this machine has.
-    (home / "site.yaml").write_text("block: 205\n")
-    return home
+    (empty_home / "site.yaml").write_text("block: 205\n")
+    return empty_home
 
 
 @pytest.fixture

@@ -15,13 +15,8 @@ from headrace.site.site import SITE_FILE_NAME, Site
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    home = tmp_path / "home"
-    home.mkdir()
-    monkeypatch.setenv("HEADRACE_HOME", str(home))
-    for name in ("HEADRACE_CONTEXT", "HEADRACE_DATACENTER"):
-        monkeypatch.delenv(name, raising=False)
-    return home
+def home(empty_home: Path) -> Path:
+    return empty_home
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -19,8 +17,8 @@ from hypothesis import strategies as st
 from fix_audit import StartAuditor, wait_for
 from fix_audit_world import HOUR_A, NOW_MS
 from fix_broker import StartCluster
+from fix_events import publish_until_killed
 from fix_registry import StartRegistry
-from fix_zookeeper import die_with_parent
 from headrace.audit.evidence import Status, Verdict
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
@@ -319,26 +317,6 @@ def test_all_blocks_are_allocated(tmp_path: Path) -> None:
 
 # --- a service that is killed ---
 
-DYING = """
-import json, os, signal, sys
-from headrace.events.publisher import EventPublisher
-from headrace.events.schemas import read_schema
-options = json.loads(sys.argv[1])
-publisher = EventPublisher(
-    datacenter="east", service="checkout", server="co1", bootstrap=options["bootstrap"],
-    registry_url=options["registry"], schemas={options["topic"]: read_schema("page-view.avsc")},
-    report_interval_s=60, state_dir=options["state"], producer_options={"linger_ms": 60_000},
-)
-def publish(count):
-    for number in range(count):
-        event = {"remote_host": "10.0.0.1", "method": "GET", "path": "/", "status": 200}
-        publisher.publish(options["topic"], event, time_ms=options["time"] + number)
-publish(30)
-publisher.flush(30)
-publish(11)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
 
 def test_what_a_killed_service_had_not_sent_is_lost_by_number_once_its_successor_starts(
     broker_cluster: StartCluster, start_registry: StartRegistry, start_auditor: StartAuditor, tmp_path: Path
@@ -349,10 +327,8 @@ def test_what_a_killed_service_had_not_sent_is_lost_by_number_once_its_successor
     with Admin(cluster.bootstrap) as admin:
         admin.create_topic(topic, 1)
     auditor = start_auditor(cluster, registry.url, "--store", store_url)
-    options = {"bootstrap": cluster.bootstrap, "registry": registry.url, "topic": topic, "time": HOUR_A}
-    words = json.dumps({**options, "state": str(tmp_path / "state")})
-    died = subprocess.run([sys.executable, "-c", DYING, words], preexec_fn=die_with_parent, check=False)
-    assert died.returncode == -signal.SIGKILL
+    ends = {"bootstrap": cluster.bootstrap, "registry": registry.url}
+    publish_until_killed(**ends, topic=topic, time_ms=HOUR_A, state=tmp_path / "state")
     store = AuditStore(store_url, must_exist=True)
 
     def verdict() -> Verdict | None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from uuid import UUID
 
@@ -14,8 +10,8 @@ import pytest
 from fix_audit import StartAuditor, wait_for
 from fix_audit_world import HOUR_A, NOW_MS
 from fix_broker import StartCluster
+from fix_events import publish_until_killed
 from fix_registry import StartRegistry
-from fix_zookeeper import die_with_parent
 from headrace.audit.evidence import PRODUCER_HOP, Status, Verdict
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
@@ -32,27 +28,6 @@ WHO: dict[str, str | int] = {
     "publisher": "p", "datacenter": "east", "service": "checkout", "server": "co1", "bootstrap": "b:9092",
     "audit_topic": "_audit", "bucket_ms": 600_000,
 }  # fmt: skip
-SERVICE = """
-import json, os, pathlib, shutil, signal, sys
-from headrace.events.publisher import EventPublisher
-from headrace.events.schemas import read_schema
-options = json.loads(sys.argv[1])
-publisher = EventPublisher(
-    datacenter="east", service="checkout", server="co1", bootstrap=options["bootstrap"],
-    registry_url=options["registry"], schemas={options["topic"]: read_schema("page-view.avsc")},
-    report_interval_s=60, state_dir=options["state"], producer_options={"linger_ms": 60_000},
-)
-def publish(count):
-    for number in range(count):
-        event = {"remote_host": "10.0.0.1", "method": "GET", "path": "/", "status": 200}
-        publisher.publish(options["topic"], event, time_ms=options["time"] + number)
-publish(30)
-publisher.flush(30)
-(journal,) = pathlib.Path(options["state"], "publishers").glob("*.journal")
-shutil.copy(journal, options["disk"])  # what the kernel has written back
-publish(11)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
 @pytest.mark.parametrize(("wrote", "adopted"), [(kernel(), 1), (OTHER_KERNEL, 0), (None, 1)])
@@ -80,10 +55,8 @@ def test_an_hour_whose_last_events_a_power_cut_took_is_not_complete(
         admin.create_topic(topic, 1)
     auditor = start_auditor(cluster, registry.url, "--store", store_url)
     state, disk = tmp_path / "state", tmp_path / "disk"
-    options = {"bootstrap": cluster.bootstrap, "registry": registry.url, "topic": topic, "time": HOUR_A}
-    words = json.dumps({**options, "state": str(state), "disk": str(disk)})
-    died = subprocess.run([sys.executable, "-c", SERVICE, words], preexec_fn=die_with_parent, check=False)
-    assert died.returncode == -signal.SIGKILL
+    ends = {"bootstrap": cluster.bootstrap, "registry": registry.url}
+    publish_until_killed(**ends, topic=topic, time_ms=HOUR_A, state=state, copy=disk)
     (journal,) = (state / "publishers").glob("*.journal")
     journal.write_bytes(disk.read_bytes().replace(kernel().encode(), OTHER_KERNEL.encode()))
     store = AuditStore(store_url, must_exist=True)
