@@ -61,19 +61,15 @@ def test_processes_groups_folders_and_files_have_their_seconds() -> None:
         "     3.5 s  tests/log/test_log_flush.py",
         "     1.0 s  tests/log/test_log_scrub.py",
     ]
-    files = ("tests/days/test_operator.py", "tests/days/test_reader.py")
-    files += ("tests/log/test_log_flush.py", "tests/log/test_log_scrub.py")
     rows = (
-        (50.0, 0.5, 20.0, "gw0"),
-        (5.0, 0.5, 70.0, "gw0"),
-        (3.5, 1.0, 21.0, "gw1"),
-        (1.0, 0.5, 25.0, "gw1"),
+        ("tests/days/test_operator.py", 50.0, 0.5, 20.0, "gw0"),
+        ("tests/days/test_reader.py", 5.0, 0.5, 70.0, "gw0"),
+        ("tests/log/test_log_flush.py", 3.5, 1.0, 21.0, "gw1"),
+        ("tests/log/test_log_scrub.py", 1.0, 0.5, 25.0, "gw1"),
     )
     columns = ("file", "seconds", "cpu_s", "begun_s", "process")
     assert run.details() == {
-        "files": [
-            dict(zip(columns, (file, *row), strict=True)) for file, row in zip(files, rows, strict=True)
-        ],
+        "files": [dict(zip(columns, row, strict=True)) for row in rows],
         "tests": {
             "tests/days/test_operator.py::test_a": 50.0,
             "tests/days/test_reader.py::test_b": 5.0,
