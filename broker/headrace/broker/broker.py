@@ -20,6 +20,7 @@ from headrace.broker.fair_workers import UPKEEP, FairWorkers, OwnJobs
 from headrace.broker.front import FrontService
 from headrace.broker.groups.expiry import OffsetExpiry
 from headrace.broker.groups.fencing import registered
+from headrace.broker.groups.room import GroupRoom
 from headrace.broker.groups.store import GroupStore
 from headrace.broker.handlers.groups import GroupService
 from headrace.broker.handlers.init_producer_id import ProducerIds
@@ -45,6 +46,7 @@ from headrace.broker.scrubber import Scrubber
 from headrace.broker.service import BrokerService
 from headrace.broker.settings.config import BrokerConfig
 from headrace.broker.settings.dynamic import BrokerSettings
+from headrace.broker.settings.groups import BYTES_MAX, NODES_MAX
 from headrace.broker.state import BrokerState
 from headrace.broker.topics import TopicAdmin
 from headrace.broker.workers import Jobs, Workers
@@ -128,7 +130,7 @@ class Broker:
         self._service = BrokerService(self._state, producer_ids)
         LeadershipService(self._state, self._topics).serve(self._service)
         upkeep = OwnJobs(self._control, UPKEEP)
-        store = GroupStore(self._session, self._control, lambda: registered(self._state), upkeep)
+        store = self._store_groups(upkeep)
         parts = self._controller, self._replication, self._serve_groups(store, upkeep), store
         told = self._open_listeners, self._is_own, self._end_displaced
         self._watch = ClusterWatch(self._session, self._topics, self._state, *parts, *told)
@@ -217,6 +219,10 @@ class Broker:
         )
         self._state.offline_changed = news.changed
         return news
+
+    def _store_groups(self, upkeep: Jobs) -> GroupStore:
+        room = GroupRoom(self._session, self._config[NODES_MAX], self._config[BYTES_MAX])
+        return GroupStore(self._session, self._control, lambda: registered(self._state), upkeep, room)
 
     def _serve_groups(self, store: GroupStore, upkeep: Jobs) -> GroupService:
         self._state.keep = self._server.connections.bound.keep  # for what waits for ZooKeeper

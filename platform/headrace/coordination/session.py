@@ -45,6 +45,7 @@ from headrace.coordination.errors import NoNodeError, SessionClosedError, ZooKee
 from headrace.coordination.events import Fired
 from headrace.coordination.many_reads import ManyReads, first_of
 from headrace.coordination.nodes import Node, NodeStat, to_stat, translate
+from headrace.coordination.quotas import CountedNodes
 from headrace.coordination.session_files import LeftSession
 from headrace.coordination.standing import HeldNode, RestoredCallback, Watch
 from headrace.coordination.transaction import Transaction
@@ -69,7 +70,7 @@ class SessionState(enum.Enum):
     CLOSED = "closed"
 
 
-class ZooKeeperSession(ManyReads):
+class ZooKeeperSession(ManyReads, CountedNodes):
     """A session with the ZooKeeper at `hosts` ("host:port,host:port/chroot").
 
     `timeout_s` is the session timeout to request (the server may bound it); `call_timeout_s` bounds every

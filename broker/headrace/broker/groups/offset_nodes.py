@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from headrace.broker.groups.fencing import Coordinator, Guards
+from headrace.broker.groups.room import GroupRoom
 from headrace.coordination import znodes
 from headrace.coordination.consumers import ConsumerRegistry, topics_created
 from headrace.coordination.documents import INT64_MAX
@@ -44,12 +45,16 @@ def write(
     group: str,
     offsets: Mapping[TopicPartition, Committed],
     coordinator: Coordinator,
+    room: GroupRoom | None = None,
 ) -> None:
-    """Stores offsets in their order, many in one transaction, as long as `coordinator` coordinates the group.
-    If it fails, those before are stored. Raises `NotCoordinatorError`, `CoordinationError`.
+    """Stores offsets in their order, many in one transaction, as long as `coordinator` coordinates the group
+    and `room` has room for them. If it fails, those before are stored. Raises `NotCoordinatorError`,
+    `NoRoomError`, `CoordinationError`.
     """
     guarded = fence.guard(group, coordinator)
     for some in in_transactions(group, offsets):
+        if room is not None:
+            room.take(group, _nodes(group, some))
         try:
             guarded = _write(fence, group, some, coordinator, guarded)
         except BadVersionError:

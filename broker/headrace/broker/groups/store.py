@@ -25,6 +25,7 @@ from headrace.broker.groups.generations import (
     encode,
 )
 from headrace.broker.groups.offset_nodes import Committed, Offsets, TopicPartition
+from headrace.broker.groups.room import GroupRoom
 from headrace.broker.promise import Promise
 from headrace.broker.workers import Jobs
 from headrace.coordination.consumers import forget_topic, groups
@@ -44,11 +45,12 @@ class _Commits:
 
     coordinator: Coordinator
     """As which this broker has accepted them."""
+    room: GroupRoom | None
     offsets: Offsets = field(default_factory=dict)
     promises: list[Promise[Exception | None]] = field(default_factory=list)
 
     def work(self, generations: Generations, group: str) -> None:
-        offset_nodes.write(generations, group, self.offsets, self.coordinator)
+        offset_nodes.write(generations, group, self.offsets, self.coordinator, self.room)
 
     def resolve(self, _: bool | None, error: Exception | None) -> None:
         for promise in self.promises:
@@ -129,6 +131,7 @@ class _Queue:
 class GroupStore:
     """Called on the loop's thread; calls to ZooKeeper run on control threads. `coordinator`: this broker, in
     its present broker epoch. `upkeep`: what runs jobs that no client waits for; as `control` by default.
+    `room`: for offsets; without bounds by default.
     """
 
     def __init__(
@@ -137,12 +140,14 @@ class GroupStore:
         control: Jobs,
         coordinator: Callable[[], Coordinator],
         upkeep: Jobs | None = None,
+        room: GroupRoom | None = None,
     ) -> None:
         self._session = session
         self._generations = Generations(session)
         self._control = control
         self._upkeep = control if upkeep is None else upkeep
         self._coordinator = coordinator
+        self._room = room
         self._queues: dict[str, _Queue] = {}
         self._reported_s = -REPORT_EVERY_S
         self.on_other_generation: Callable[[str], None] = lambda _: None
@@ -159,7 +164,7 @@ class GroupStore:
             or commits.coordinator != coordinator
             or commits.coordinator.is_over
         ):
-            commits = _Commits(coordinator)
+            commits = _Commits(coordinator, self._room)
             queue.waiting.append(commits)
         commits.offsets.update(offsets)
         commits.promises.append(promise)

@@ -17,6 +17,7 @@ from headrace.broker.groups.deletion import NoGroupError
 from headrace.broker.groups.fencing import NotCoordinatorError
 from headrace.broker.groups.offset_nodes import Committed, Offsets, TopicPartition
 from headrace.broker.groups.recovery import Then
+from headrace.broker.groups.room import NoRoomError
 from headrace.broker.groups.store import GroupStore
 from headrace.broker.promise import Promise
 from headrace.broker.state import BrokerState
@@ -237,6 +238,8 @@ def _code_of(error: Exception | None) -> ErrorCode:
         return ErrorCode.NONE
     if isinstance(error, NoGroupError):
         return ErrorCode.GROUP_ID_NOT_FOUND
+    if isinstance(error, NoRoomError):
+        return ErrorCode.INVALID_COMMIT_OFFSET_SIZE  # clients do not repeat the commit
     return ErrorCode.NOT_COORDINATOR if isinstance(error, NotCoordinatorError) else _UNAVAILABLE
 
 
