@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fix_agent import RunningAgent
+from fix_ports import free_port
 from headrace.agent.errors import AgentRefusedError
 from headrace.agent.kinds import parse_configuration
 from headrace.agent.logs import collapsed
@@ -119,15 +120,19 @@ def test_a_brokers_settings_are_checked_before_it_exists(agent: RunningAgent) ->
 
 
 def test_no_broker_is_put_that_clients_would_seek_at_0_0_0_0(agent: RunningAgent) -> None:
+    # One that no other test's broker has, on any address.
+    port = free_port("0.0.0.0")
     broker = {
         "kind": "broker",
         "datacenter": "east",
         "broker_id": 1,
-        "listen": "0.0.0.0:9092",
+        "listen": f"0.0.0.0:{port}",
         "zookeeper": "127.0.0.1:1",
     }
-    for advertise in ({}, {"advertise": "0.0.0.0:9092"}):
-        with pytest.raises(AgentRefusedError, match=r"advertise: 0\.0\.0\.0:9092: .* give the one") as caught:
+    for advertise in ({}, {"advertise": f"0.0.0.0:{port}"}):
+        with pytest.raises(
+            AgentRefusedError, match=rf"advertise: 0\.0\.0\.0:{port}: .* give the one"
+        ) as caught:
             agent.client.put("b", broker | advertise, dry_run=True)
         assert caught.value.code == "configuration_invalid"
     assert agent.client.put("b", broker | {"advertise": "broker-1:9092"}, dry_run=True).outcome == "created"
