@@ -80,6 +80,18 @@ def read_documents(session: ZooKeeperSession, names: Iterable[str]) -> list[Node
     return session.get_many_small(map(znodes.topic, names), per_request_max=DOCUMENTS_PER_REQUEST_MAX)
 
 
+def present_node(path: str, node: Node | None) -> Node:
+    """Returns a node of a topic that is registered. Raises `CorruptNodeError` if it is missing: whoever
+    deletes a topic deletes all its nodes in one transaction.
+    """
+    if node is None:
+        raise CorruptNodeError(
+            f"{path}: the node is missing, and its topic was not deleted: put it back, as in a backup of "
+            "ZooKeeper or as another topic has it"
+        )
+    return node
+
+
 def parse_topic(path: str, data: bytes) -> tuple[UUID, dict[int, PartitionState]]:
     """Returns a topic's id and, by partition, a state with its replicas and no leader. Raises
     `CorruptNodeError`."""

@@ -26,6 +26,7 @@ from headrace.coordination.partition_state import (
     PartitionState,
     parse_state,
     parse_topic,
+    present_node,
     read_documents,
     state_document,
     topic_document,
@@ -233,10 +234,10 @@ class _Present:
         if isinstance(topic, CorruptNodeError):
             return topic, False
         listed = None if topic is None else topic[1].get(change.partition)
-        if node is None or listed is None:
+        if listed is None:
             return TopicNotRegisteredError(f"there is no partition {change.topic}-{change.partition}"), False
         try:
-            found = parse_state(path, node, listed)
+            found = parse_state(path, present_node(path, node), listed)
         except CorruptNodeError as error:
             return error, False
         if change.expected.created_zxid not in (0, found.created_zxid):

@@ -18,6 +18,7 @@ from headrace.coordination.partition_state import (
     PartitionState,
     parse_state,
     parse_topic,
+    present_node,
     read_documents,
 )
 from headrace.coordination.session import ZooKeeperSession
@@ -49,7 +50,8 @@ def read_topics(
     """Returns the topics by name, or why one cannot be read. `known`: their nodes, just read.
 
     A topic's node is looked at once more after its partitions: it may have been made again under its name
-    meanwhile, and no partition of one topic is taken for that of the other.
+    meanwhile, and no partition of one topic is taken for that of the other. If that node is there, the topic
+    was not deleted, whichever other node is missing: all are deleted in one transaction.
     """
     found: dict[str, TopicRead | Problem] = {}
     left = dict(known)
@@ -97,8 +99,7 @@ def _read(session: ZooKeeperSession, nodes: Mapping[str, Node | None]) -> dict[s
         node = nodes[name]
         assert node is not None
         try:
-            topic = _topic(name, topic_id, partitions, config, of_topic)
-            found[name] = _gone(name) if topic is None else TopicRead(topic, node.stat)
+            found[name] = TopicRead(_topic(name, topic_id, partitions, config, of_topic), node.stat)
         except CorruptNodeError as error:
             found[name] = error
     return found
@@ -110,17 +111,14 @@ def _topic(
     listed: Mapping[int, PartitionState],
     config: Node | None,
     nodes: Mapping[int, Node | None],
-) -> TopicState | None:
-    """Returns the topic, None if it is being deleted. Raises `CorruptNodeError`."""
-    if config is None:
-        return None
+) -> TopicState:
+    """Raises `CorruptNodeError`."""
     partitions: dict[int, PartitionState] = {}
     for index in sorted(listed):
-        node = nodes[index]
-        if node is None:
-            return None
-        partitions[index] = parse_state(znodes.partition_state(name, index), node, listed[index])
-    return TopicState(name, topic_id, partitions, parse_config(znodes.topic_config(name), config))
+        path = znodes.partition_state(name, index)
+        partitions[index] = parse_state(path, present_node(path, nodes[index]), listed[index])
+    path = znodes.topic_config(name)
+    return TopicState(name, topic_id, partitions, parse_config(path, present_node(path, config)))
 
 
 def _gone(name: str) -> TopicNotRegisteredError:

@@ -165,7 +165,10 @@ class InSyncChanges:
             # Stored or not: the same again finds out.
             logger.warning("%s: its in-sync replicas are not stored yet: %s", partition.name, outcome)
             self._retry(change)
-        elif outcome is not None and (outcome.leader, outcome.leader_epoch) == (
+        elif outcome is None:
+            # The watch tells that it is gone; or it was put back by hand, and is another node.
+            replicas.has_stored(replicas.stored, replicas.elr, self._state.monotonic_ms())
+        elif (outcome.leader, outcome.leader_epoch) == (
             expected.leader,
             expected.leader_epoch,
         ):
@@ -181,7 +184,7 @@ class InSyncChanges:
                 )
             replicas.has_stored(outcome.isr, outcome.elr, self._state.monotonic_ms())
             self._state.partitions.in_sync_changed(partition)
-        # Else there is another leader, or no such partition: the watch tells.
+        # Else there is another leader: the watch tells.
 
     def _retry(self, change: _Change) -> None:
         def again() -> None:

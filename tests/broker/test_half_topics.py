@@ -1,0 +1,85 @@
+"""A topic of which one node in ZooKeeper is missing: it was not deleted, since that is one transaction."""
+
+from __future__ import annotations
+
+import signal
+from uuid import uuid4
+
+import pytest
+
+from fix_replicas import ReplicatedCluster
+from fix_replicas import replicas as replicas
+from fix_zookeeper import ZooKeeperRoom
+from headrace.coordination import znodes
+from headrace.coordination.errors import CorruptNodeError, TopicNotRegisteredError
+from headrace.coordination.topics import TopicRegistry
+
+
+def removed(topic: str) -> list[str]:
+    return [znodes.topic_config(topic), znodes.partition_state(topic, 0)]
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["settings", "state"])
+def test_brokers_keep_the_logs_of_a_topic_that_lacks_a_node(replicas: ReplicatedCluster, at: int) -> None:
+    """In Apache Kafka such a topic had its default settings, or a partition without a leader."""
+    topic = replicas.topic(1, 2, 3)
+    replicas.wait_in_sync(topic, 1, 2, 3)
+    held = replicas.wait_until_equal(topic, 1, 2, 3)
+    path = removed(topic)[at]
+    node = replicas.session.get(path)
+    replicas.session.delete(path)
+    replicas.session.set(znodes.topic(topic), replicas.session.get(znodes.topic(topic)).data)
+    replicas.topic(1, 2, 3)  # all brokers read the topics again
+    for broker in (1, 2, 3):
+        says = f"{path}: the node is missing"
+        replicas.wait_for(
+            "the broker names the node", lambda b=broker, s=says: s in replicas.brokers[b].output()
+        )
+        assert replicas.on_disk(broker, topic) == held
+    replicas.session.create(path, node.data)
+    replicas.elect(topic, 2)
+    replicas.produce(topic, "second")
+    assert replicas.wait_until_equal(topic, 1, 2, 3).startswith(held)
+
+
+def test_a_leader_goes_on_when_its_state_is_there_again(replicas: ReplicatedCluster) -> None:
+    """Its proposal, which had no place to go, was never repeated: acks=all waited for ever."""
+    topic = replicas.topic(1, 2, 3)
+    replicas.wait_in_sync(topic, 1, 2, 3)
+    path = znodes.partition_state(topic, 0)
+    node = replicas.session.get(path)
+    replicas.session.delete(path)
+    replicas.brokers[3].send_signal(signal.SIGSTOP)
+    try:
+        says = f"{topic}-0: its in-sync replicas are not stored yet: {path}: the node is missing"
+        replicas.wait_for("the leader tries", lambda: says in replicas.brokers[1].output())
+        replicas.session.create(path, node.data)
+        replicas.session.set(znodes.topic(topic), replicas.session.get(znodes.topic(topic)).data)
+        replicas.topic(1, 2)  # all brokers read the topics again
+        replicas.wait_in_sync(topic, 1, 2)
+        replicas.produce(topic, "second")
+    finally:
+        replicas.brokers[3].send_signal(signal.SIGCONT)
+    replicas.wait_in_sync(topic, 1, 2, 3)
+
+
+def test_a_topic_that_lacks_a_node_is_corrupt_and_one_that_lacks_all_is_gone(
+    zookeeper: ZooKeeperRoom,
+) -> None:
+    with zookeeper.session() as session:
+        registry = TopicRegistry(session)
+        for name in ("settings", "state"):
+            registry.create(name, uuid4(), {0: (1,), 1: (1,)})
+        known = registry.list()
+        for at, name in enumerate(("settings", "state")):
+            path = removed(name)[at]
+            session.delete(path)
+            session.set(znodes.topic(name), session.get(znodes.topic(name)).data)
+            with pytest.raises(CorruptNodeError, match=f"{path}: the node is missing"):
+                registry.get(name)
+        assert registry.list() == known
+        assert TopicRegistry(session).list() == {}
+        session.delete(znodes.topic("state"), recursive=True)
+        with pytest.raises(TopicNotRegisteredError):
+            registry.get("state")
+        assert registry.list().keys() == {"settings"}
