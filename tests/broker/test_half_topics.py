@@ -1,8 +1,10 @@
-"""A topic of which one node in ZooKeeper is missing: it was not deleted, since that is one transaction."""
+"""A topic whose nodes in ZooKeeper are not whole: it was not deleted, since that is one transaction."""
 
 from __future__ import annotations
 
+import json
 import signal
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -19,6 +21,10 @@ def removed(topic: str) -> list[str]:
     return [znodes.topic_config(topic), znodes.partition_state(topic, 0)]
 
 
+def is_said(replicas: ReplicatedCluster, broker: int, text: str) -> bool:
+    return text in replicas.brokers[broker].output()
+
+
 @pytest.mark.parametrize("at", [0, 1], ids=["settings", "state"])
 def test_brokers_keep_the_logs_of_a_topic_that_lacks_a_node(replicas: ReplicatedCluster, at: int) -> None:
     """In Apache Kafka such a topic had its default settings, or a partition without a leader."""
@@ -32,11 +38,28 @@ def test_brokers_keep_the_logs_of_a_topic_that_lacks_a_node(replicas: Replicated
     replicas.topic(1, 2, 3)  # all brokers read the topics again
     for broker in (1, 2, 3):
         says = f"{path}: the node is missing"
-        replicas.wait_for(
-            "the broker names the node", lambda b=broker, s=says: s in replicas.brokers[b].output()
-        )
+        replicas.wait_for("the broker names the node", partial(is_said, replicas, broker, says))
         assert replicas.on_disk(broker, topic) == held
     replicas.session.create(path, node.data)
+    replicas.elect(topic, 2)
+    replicas.produce(topic, "second")
+    assert replicas.wait_until_equal(topic, 1, 2, 3).startswith(held)
+
+
+def test_brokers_keep_the_logs_of_a_topic_whose_id_was_overwritten(replicas: ReplicatedCluster) -> None:
+    """Such as by a copy of the node that is older than the topic. One that is made again has new nodes."""
+    topic = replicas.topic(1, 2, 3)
+    replicas.wait_in_sync(topic, 1, 2, 3)
+    held = replicas.wait_until_equal(topic, 1, 2, 3)
+    path = znodes.topic(topic)
+    data = replicas.session.get(path).data
+    fields = json.loads(data)
+    replicas.session.set(path, json.dumps(fields | {"topic_id": str(uuid4())}).encode())
+    replicas.topic(1, 2, 3)  # all brokers read the topics again
+    for broker in (1, 2, 3):
+        replicas.wait_for("the broker names the node", partial(is_said, replicas, broker, f"{path}: its id"))
+        assert replicas.on_disk(broker, topic) == held
+    replicas.session.set(path, data)
     replicas.elect(topic, 2)
     replicas.produce(topic, "second")
     assert replicas.wait_until_equal(topic, 1, 2, 3).startswith(held)

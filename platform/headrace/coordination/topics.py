@@ -32,7 +32,7 @@ from headrace.coordination.partition_state import parse_topic, read_documents, s
 from headrace.coordination.partition_states import PartitionChange, check_changes, in_transactions, write
 from headrace.coordination.session import SessionState, ZooKeeperSession
 from headrace.coordination.standing import Watch
-from headrace.coordination.topic_reads import TopicRead, parse_config, read_topics
+from headrace.coordination.topic_reads import Problem, TopicRead, parse_config, read_topics
 from headrace.coordination.topic_reads import TopicState as TopicState
 from headrace.coordination.transaction import Transaction
 from headrace.wire.topic_names import TOPIC_NAME_RULE, is_topic_name
@@ -237,12 +237,13 @@ class TopicRegistry:
                 changed[name] = zxid
         # What is read now may be newer than the zxid: at worst it is read once more.
         read = read_topics(self._session, {name: topics[name] for name in changed})
-        for name, result in read.items():
+        for name, found in read.items():
+            before = self._known.get(name)
+            result = found if before is None else _as_after(before[1], found)
             if isinstance(result, TopicRead):
                 known[name] = changed[name], result.topic
             elif isinstance(result, CorruptNodeError):
                 # One topic's damage is not the others', and a topic that was known is not deleted by it.
-                before = self._known.get(name)
                 if before is not None:
                     known[name] = before
                 logger.error("%s; topic %s %s", result, name, "stays as it was" if before else "is left out")
@@ -289,6 +290,21 @@ def _topic_names(children: Sequence[str]) -> list[str]:
         if not is_topic_name(name):
             logger.error("%s: not a topic's name; it is left out", ascii(znodes.topic(name))[:NAME_SHOWN_MAX])
     return [name for name in children if is_topic_name(name)]
+
+
+def _as_after(before: TopicState, found: TopicRead | Problem) -> TopicRead | Problem:
+    """Returns what was found, or why it is not what became of the topic: one that was made again under its
+    name has another id, and new nodes.
+    """
+    if not isinstance(found, TopicRead) or found.topic.topic_id == before.topic_id:
+        return found
+    former = {state.created_zxid for state in before.partitions.values()}
+    if former.isdisjoint(state.created_zxid for state in found.topic.partitions.values()):
+        return found
+    return CorruptNodeError(
+        f"{znodes.topic(before.name)}: its id was {before.topic_id} and is {found.topic.topic_id} now, and "
+        "the topic was not made again: write the former id, or restart this broker if this one is right"
+    )
 
 
 def _check_replicas(name: str, replicas: Mapping[int, tuple[int, ...]]) -> None:
