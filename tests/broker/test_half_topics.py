@@ -12,9 +12,12 @@ import pytest
 from fix_replicas import ReplicatedCluster
 from fix_replicas import replicas as replicas
 from fix_zookeeper import ZooKeeperRoom
+from headrace.client.replica_admin import ReplicaAdmin
 from headrace.coordination import znodes
 from headrace.coordination.errors import CorruptNodeError, TopicNotRegisteredError
 from headrace.coordination.topics import TopicRegistry
+from headrace.reassignment.moving import ReassignmentError, UnfinishedError
+from headrace.reassignment.operations import drain, undrain
 
 
 def removed(topic: str) -> list[str]:
@@ -63,6 +66,25 @@ def test_brokers_keep_the_logs_of_a_topic_whose_id_was_overwritten(replicas: Rep
     replicas.elect(topic, 2)
     replicas.produce(topic, "second")
     assert replicas.wait_until_equal(topic, 1, 2, 3).startswith(held)
+
+
+def test_a_drain_ends_with_the_name_of_a_state_that_cannot_be_read(replicas: ReplicatedCluster) -> None:
+    """It asked again and again until its time was up, and said nothing of why."""
+    topic = replicas.topic(1, 2)
+    replicas.wait_in_sync(topic, 1, 2)
+    path = znodes.partition_state(topic, 0)
+    data = replicas.session.get(path).data
+    replicas.session.set(path, b"{}")
+    with ReplicaAdmin(replicas.brokers.bootstrap) as admin:
+        try:
+            with pytest.raises(
+                ReassignmentError, match=f"{topic}-0: UNKNOWN_SERVER_ERROR: {path}: "
+            ) as raised:
+                drain(admin, 2, timeout_s=20)
+            assert not isinstance(raised.value, UnfinishedError)
+        finally:
+            replicas.session.set(path, data)
+            undrain(admin, 2)
 
 
 def test_a_leader_goes_on_when_its_state_is_there_again(replicas: ReplicatedCluster) -> None:

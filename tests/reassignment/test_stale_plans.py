@@ -12,7 +12,7 @@ from headrace.client.errors import BrokerError
 from headrace.client.replica_admin import ReplicaAdmin
 from headrace.client.replicas import BrokerStanding, Reassignment, ReplicaSurvey
 from headrace.reassignment.model import Key
-from headrace.reassignment.moving import GONE_MAX_S
+from headrace.reassignment.moving import GONE_MAX_S, UnfinishedError
 from headrace.reassignment.operations import balance, drain, plan_of_balance, undrain_gone
 from headrace.reassignment.throttling import LEADER_RATE
 from headrace.wire.errors import ErrorCode
@@ -216,3 +216,11 @@ def test_a_broker_that_runs_on_stays_marked_as_drained(ends_s: float) -> None:
         cluster.brokers.discard(1)
     is_gone = undrain_gone(cluster.admin, 1, clock=cluster.clock, sleep=ends)
     assert is_gone == (ends_s < 20) and cluster.drained == (set() if is_gone else {1})
+
+
+def test_moves_that_are_refused_again_and_again_end_with_the_last_cause() -> None:
+    cluster = Cluster({("t", 0): (1, 2)}, {1, 2, 3})
+    refused = BrokerError(ErrorCode.REQUEST_TIMED_OUT, "t-0", "broker 3 has registered again")
+    cluster.refusals = [{("t", 0): refused} for _ in range(100)]
+    with pytest.raises(UnfinishedError, match="t-0: REQUEST_TIMED_OUT: broker 3 has registered again"):
+        drain(cluster.admin, 2, timeout_s=60, clock=cluster.clock, sleep=cluster.sleep)

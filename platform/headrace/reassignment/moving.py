@@ -29,6 +29,7 @@ ASK_AGAIN_S: Final = 5.0
 GONE_MAX_S: Final = 30.0
 """How long a broker may be away that a partition moves to, before the move is given up: it may restart."""
 NAMED_MAX: Final = 5
+CAUSES_MAX: Final = 1_000  # characters
 
 
 class ReassignmentError(Exception):
@@ -70,6 +71,7 @@ class Mover:
     """`run` makes moves, until `deadline_s` of the clock. `before_each` is called with the moves that are
     about to begin: throttles are set there. `refused` collects why partitions stay where they are, `stale`
     those of them for which another plan may do more: the cluster is not as it was when theirs was made.
+    `delayed`: why brokers have not begun a move yet, which is asked for again.
     `looks_at_room`: whether a move whose new brokers have no room for it is given up.
     """
 
@@ -82,6 +84,7 @@ class Mover:
     looks_at_room: bool = True
     refused: dict[Key, str] = field(default_factory=dict)
     stale: set[Key] = field(default_factory=set)
+    delayed: dict[Key, str] = field(default_factory=dict)
 
     def run(self, moves: Iterable[Move]) -> None:
         """Returns once all partitions have arrived, or were refused. Raises `UnfinishedError`."""
@@ -133,11 +136,17 @@ class Mover:
             return
         try:
             refusals = self.admin.reassign({move.key: move.after for move in asked})
-        except NetworkError:
-            return  # asked for again after `ASK_AGAIN_S`
-        for key, error in refusals.items():
-            if not error.retriable:
-                self.refused[key] = str(error)
+        except NetworkError as error:
+            # Asked for again after `ASK_AGAIN_S`.
+            self.delayed |= {move.key: f"{move.name}: {error}" for move in asked}
+            return
+        for move in asked:
+            self.delayed.pop(move.key, None)
+        for key, refusal in refusals.items():
+            if refusal.retriable:
+                self.delayed[key] = str(refusal)
+            else:
+                self.refused[key] = str(refusal)
                 active.pop(key, None)
 
     def _give_up(self, key: Key, problem: str) -> None:
@@ -177,6 +186,7 @@ class Mover:
 
     def _unfinished(self, left: list[Key], problem: str) -> UnfinishedError:
         names = ", ".join(map(named, left[:NAMED_MAX])) + (", …" if len(left) > NAMED_MAX else "")
+        problem += "".join(f"; {self.delayed[key]}" for key in left if key in self.delayed)[:CAUSES_MAX]
         return UnfinishedError(
             f"not done in time: {len(left)} partitions are left ({names}){problem}; what was begun goes on, "
             "and the same command continues with the rest"

@@ -15,7 +15,13 @@ from headrace.broker.cluster import ClusterView
 from headrace.broker.errors import Refused
 from headrace.broker.leadership.config_of import ConfigOf, elr_below_of
 from headrace.broker.leadership.decisions import Brokers, cancel, complete, elect, prefer, reassign
-from headrace.coordination.errors import BadVersionError, CoordinationError, TopicNotRegisteredError
+from headrace.coordination.errors import (
+    BadVersionError,
+    CoordinationError,
+    CorruptNodeError,
+    TooLargeError,
+    TopicNotRegisteredError,
+)
 from headrace.coordination.offline_logs import OfflineNames
 from headrace.coordination.partition_states import PartitionChange
 from headrace.coordination.topics import NO_LEADER, PartitionState, TopicRegistry, TopicState
@@ -192,6 +198,12 @@ class LeadershipAdmin:
 
 
 def _refused(error: CoordinationError) -> Refused:
-    unknown = isinstance(error, TopicNotRegisteredError)
-    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if unknown else ErrorCode.REQUEST_TIMED_OUT
+    """What a later try can change is retriable; what somebody has to mend, or to ask differently, is not."""
+    code = ErrorCode.REQUEST_TIMED_OUT
+    if isinstance(error, TopicNotRegisteredError):
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    elif isinstance(error, CorruptNodeError):
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+    elif isinstance(error, TooLargeError):
+        code = ErrorCode.POLICY_VIOLATION
     return Refused(code, str(error)).kept()
