@@ -81,8 +81,8 @@ def read_documents(session: ZooKeeperSession, names: Iterable[str]) -> list[Node
 
 
 def present_node(path: str, node: Node | None) -> Node:
-    """Returns a node of a topic that is registered. Raises `CorruptNodeError` if it is missing: whoever
-    deletes a topic deletes all its nodes in one transaction.
+    """Returns a node of a topic that is registered. Raises `CorruptNodeError` if it is missing: a topic's
+    nodes are deleted all in one transaction.
     """
     if node is None:
         raise CorruptNodeError(

@@ -1,17 +1,18 @@
 """ElectLeaders (KIP-460), AlterPartitionReassignments and ListPartitionReassignments (KIP-455).
 
-Any broker serves them, as it serves CreateTopics. A response means that ZooKeeper has the change: for a
-reassignment that it has begun.
+Any broker serves them, as it serves CreateTopics. A response means that ZooKeeper has the change, for a
+reassignment that it has begun, and that this broker sees it: a list of those under way then names it.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from headrace.broker.bodies import Tree
 from headrace.broker.errors import Refused
-from headrace.broker.leadership.administration import LeadershipAdmin, Outcome
+from headrace.broker.leadership.administration import LeadershipAdmin, Made, Outcome
 from headrace.broker.promise import Promise
 from headrace.broker.service import Api, BrokerService
 from headrace.broker.state import BrokerState
@@ -21,6 +22,7 @@ from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
 from headrace.wire.topic_names import is_topic_name
 
+SHOWN_WAIT_MAX_S: Final = 5.0
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
 
@@ -48,9 +50,11 @@ class LeadershipService:
         else:
             wanted = _merged((each.topic, each.partitions) for each in body.topic_partitions)
 
+        made: Made = []
+
         def step(topic: str, partitions: list[int]) -> Callable[[Refused | None], Tree]:
             def elected(refusal: Refused | None) -> Tree:
-                outcome = _outcome(topic, partitions, refusal, lambda: run(topic, partitions))
+                outcome = _outcome(topic, partitions, refusal, lambda: run(topic, partitions, made))
                 if everything:
                     outcome = {index: found for index, found in outcome.items() if not _needless(found)}
                 results = [{"partition_id": index, **_fields(found)} for index, found in outcome.items()]
@@ -58,7 +62,7 @@ class LeadershipService:
 
             return elected
 
-        return _with_top(state, "replica_election_results", [step(*each) for each in wanted.items()])
+        return self._answer(state, "replica_election_results", [step(*each) for each in wanted.items()], made)
 
     def alter_reassignments(self, state: BrokerState, request: Request) -> Promise[Any]:
         wanted: dict[str, dict[int, Any]] = {}
@@ -66,6 +70,7 @@ class LeadershipService:
             chosen = wanted.setdefault(topic.name, {})
             chosen.update({each.partition_index: each.replicas for each in topic.partitions})
 
+        made: Made = []
         may_resize = getattr(request.body, "allow_replication_factor_change", True)  # KIP-860
 
         def step(topic: str, chosen: dict[int, Any]) -> Callable[[Refused | None], Tree]:
@@ -74,14 +79,30 @@ class LeadershipService:
                     topic,
                     chosen,
                     refusal,
-                    lambda: self._admin.reassign(topic, chosen, may_resize=may_resize),
+                    lambda: self._admin.reassign(topic, chosen, made, may_resize=may_resize),
                 )
                 results = [{"partition_index": index, **_fields(found)} for index, found in outcome.items()]
                 return {"name": topic, "partitions": results}
 
             return altered
 
-        return _with_top(state, "responses", [step(*each) for each in wanted.items()])
+        return self._answer(state, "responses", [step(*each) for each in wanted.items()], made)
+
+    def _answer(
+        self, state: BrokerState, field_name: str, steps: list[Callable[[Refused | None], Tree]], made: Made
+    ) -> Promise[Any]:
+        """Takes the steps, waits until this broker sees what they have `made`, and resolves."""
+        promise: Promise[Any] = Promise()
+        top: Tree = {"error_code": ErrorCode.NONE, "error_message": None}
+
+        def taken(found: Tree | Exception) -> None:
+            until_s = time.monotonic() + SHOWN_WAIT_MAX_S
+            state.when(lambda: all(map(self._admin.is_shown, made)), until_s).then(
+                lambda _: promise.resolve(found if isinstance(found, Exception) else top | found)
+            )
+
+        state.later(field_name, steps).then(taken)
+        return promise
 
 
 def list_reassignments(state: BrokerState, request: Request) -> Tree:
@@ -130,14 +151,3 @@ def _needless(found: Refused | None) -> bool:
 
 def _fields(found: Refused | None) -> Tree:
     return {"error_code": ErrorCode.NONE, "error_message": None} if found is None else found.fields
-
-
-def _with_top(
-    state: BrokerState, field_name: str, steps: list[Callable[[Refused | None], Tree]]
-) -> Promise[Any]:
-    promise: Promise[Any] = Promise()
-    top: Tree = {"error_code": ErrorCode.NONE, "error_message": None}
-    state.later(field_name, steps).then(
-        lambda made: promise.resolve(made if isinstance(made, Exception) else top | made)
-    )
-    return promise

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from headrace.broker.cluster import ClusterView
 from headrace.broker.errors import Refused
@@ -38,9 +38,20 @@ Outcome = dict[int, Refused | None]
 """By partition: why it was not changed, or None."""
 
 
+class Stored(NamedTuple):
+    """A change that ZooKeeper has. `seen`: what this broker knew of the partition before it."""
+
+    change: PartitionChange
+    seen: PartitionState | None
+
+
+Made = list[Stored]
+
+
 class LeadershipAdmin:
     """`view` returns the present view of the cluster, `offline` all logs that are known to be offline,
-    `config_of` a topic's settings."""
+    `config_of` a topic's settings. Each call adds what ZooKeeper has stored to `made`.
+    """
 
     def __init__(
         self,
@@ -54,7 +65,7 @@ class LeadershipAdmin:
         self._offline = offline
         self._config_of = config_of
 
-    def elect_preferred(self, topic: str, partitions: Iterable[int]) -> Outcome:
+    def elect_preferred(self, topic: str, partitions: Iterable[int], made: Made | None = None) -> Outcome:
         """Gives partitions to their preferred leaders."""
 
         def decide(_: TopicState, state: PartitionState) -> PartitionState:
@@ -71,9 +82,9 @@ class LeadershipAdmin:
                 )
             return new
 
-        return self._change(topic, dict.fromkeys(partitions, decide))
+        return self._change(topic, dict.fromkeys(partitions, decide), made)
 
-    def elect_unclean(self, topic: str, partitions: Iterable[int]) -> Outcome:
+    def elect_unclean(self, topic: str, partitions: Iterable[int], made: Made | None = None) -> Outcome:
         """Gives partitions that have no leader, or one whose log is offline, to any replica that is alive, in
         sync or not."""
 
@@ -94,10 +105,15 @@ class LeadershipAdmin:
             )
             return new
 
-        return self._change(topic, {index: partial(decide, index) for index in partitions})
+        return self._change(topic, {index: partial(decide, index) for index in partitions}, made)
 
     def reassign(
-        self, topic: str, wanted: Mapping[int, Sequence[int] | None], *, may_resize: bool = True
+        self,
+        topic: str,
+        wanted: Mapping[int, Sequence[int] | None],
+        made: Made | None = None,
+        *,
+        may_resize: bool = True,
     ) -> Outcome:
         """Begins to move partitions to other replicas; None calls a reassignment off. `may_resize`: they may
         be more or fewer than before (KIP-860).
@@ -106,7 +122,7 @@ class LeadershipAdmin:
             index: self._call_off if targets is None else self._move_to(tuple(targets), may_resize=may_resize)
             for index, targets in wanted.items()
         }
-        return self._change(topic, decisions)
+        return self._change(topic, decisions, made)
 
     @property
     def _alive(self) -> frozenset[int]:
@@ -151,15 +167,24 @@ class LeadershipAdmin:
 
         return decide
 
-    def _change(self, topic: str, decisions: Mapping[int, Decide]) -> Outcome:
+    def is_shown(self, made: Stored) -> bool:
+        """Whether this broker sees what was stored, or what somebody stored after it."""
+        change = made.change
+        known = self._view().partition(change.topic, change.partition)
+        return known == change.new or known not in (made.seen, change.expected)
+
+    def _change(self, topic: str, decisions: Mapping[int, Decide], made: Made | None) -> Outcome:
         outcome: Outcome = {}
         left = dict(decisions)
         try:
             for _ in range(ATTEMPTS_MAX):
                 changes = self._decided(topic, left, outcome)
+                seen = [self._view().partition(topic, change.partition) for change in changes]
                 problems = self._registry.set_partition_states(changes)
                 left = {}
-                for change, problem in zip(changes, problems, strict=True):
+                for change, problem, before in zip(changes, problems, seen, strict=True):
+                    if problem is None and made is not None:
+                        made.append(Stored(change, before))
                     if isinstance(problem, BadVersionError):
                         left[change.partition] = decisions[change.partition]
                     else:
