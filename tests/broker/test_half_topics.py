@@ -9,13 +9,15 @@ from uuid import uuid4
 
 import pytest
 
-from fix_replicas import ReplicatedCluster
+from fix_broker import RawClient
+from fix_replicas import ReplicatedCluster, batch
 from fix_replicas import replicas as replicas
 from fix_zookeeper import ZooKeeperRoom
 from headrace.client.replica_admin import ReplicaAdmin
 from headrace.coordination import znodes
 from headrace.coordination.errors import CorruptNodeError, TopicNotRegisteredError
-from headrace.coordination.topics import TopicRegistry
+from headrace.coordination.partition_states import PartitionChange
+from headrace.coordination.topics import PartitionState, TopicRegistry
 from headrace.reassignment.moving import ReassignmentError, UnfinishedError
 from headrace.reassignment.operations import drain, undrain
 
@@ -49,6 +51,35 @@ def test_brokers_keep_the_logs_of_a_topic_that_lacks_a_node(replicas: Replicated
     assert replicas.wait_until_equal(topic, 1, 2, 3).startswith(held)
 
 
+@pytest.mark.parametrize("damage", [None, b"{}"], ids=["missing", "rotten"])
+def test_a_topic_without_its_settings_gets_leaders(replicas: ReplicatedCluster, damage: bytes | None) -> None:
+    """Brokers went on with the partitions as they were before, and the next leader never led."""
+    topic = replicas.topic(1, 2, 3, min_insync_replicas="2")
+    replicas.wait_in_sync(topic, 1, 2, 3)
+    path = znodes.topic_config(topic)
+    data = replicas.session.get(path).data
+    replicas.session.delete(path) if damage is None else replicas.session.set(path, damage)
+    try:
+        with RawClient(replicas.brokers[2].address) as client:
+            # `replicas.elect` reads the settings, too.
+            before = PartitionState(1, 0, (1, 2, 3), (1, 2, 3))
+            after = PartitionState(2, 1, (1, 2, 3), (2, 3))
+            change = PartitionChange(topic, 0, before, after)
+            assert replicas.registry.set_partition_states([change]) == [None]
+            replicas.wait_for(
+                "2 leads", lambda: client.produce(topic, 0, batch("second"), acks=-1).error_code == 0
+            )
+        replicas.wait_for("1 follows", lambda: replicas.on_disk(1, topic) == replicas.on_disk(2, topic))
+        assert f"topic {topic} keeps the settings that it had" in replicas.brokers[1].output()
+    finally:
+        if damage is None:
+            replicas.session.create(path, data)
+        else:
+            replicas.session.set(path, data)
+    replicas.topic(1)  # all brokers read the topics again
+    replicas.wait_in_sync(topic, 1, 2, 3)
+
+
 def test_brokers_keep_the_logs_of_a_topic_whose_id_was_overwritten(replicas: ReplicatedCluster) -> None:
     """Such as by a copy of the node that is older than the topic. One that is made again has new nodes."""
     topic = replicas.topic(1, 2, 3)
@@ -70,12 +101,15 @@ def test_brokers_keep_the_logs_of_a_topic_whose_id_was_overwritten(replicas: Rep
 
 def test_a_drain_ends_with_the_name_of_a_state_that_cannot_be_read(replicas: ReplicatedCluster) -> None:
     """It asked again and again until its time was up, and said nothing of why."""
+    for name in replicas.registry.list():
+        replicas.registry.delete(name)  # other tests' topics, which need all brokers
     topic = replicas.topic(1, 2)
     replicas.wait_in_sync(topic, 1, 2)
     path = znodes.partition_state(topic, 0)
     data = replicas.session.get(path).data
-    replicas.session.set(path, b"{}")
     with ReplicaAdmin(replicas.brokers.bootstrap) as admin:
+        replicas.wait_for("the others are gone", lambda: admin.replicas().partitions.keys() == {(topic, 0)})
+        replicas.session.set(path, b"{}")
         try:
             with pytest.raises(
                 ReassignmentError, match=f"{topic}-0: UNKNOWN_SERVER_ERROR: {path}: "

@@ -26,8 +26,6 @@ from headrace.coordination.session import ZooKeeperSession
 READS_MAX: Final = 5
 """A topic whose node changes during so many reads is taken as the last one shows it: a watch fires again."""
 
-Problem = TopicNotRegisteredError | CorruptNodeError
-
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
@@ -35,6 +33,17 @@ class TopicState:
     topic_id: UUID
     partitions: dict[int, PartitionState]
     config: dict[str, str] = field(default_factory=dict)
+
+
+class UnreadSettingsError(CorruptNodeError):
+    """Nothing of a topic but its settings is damaged. `topic`: the topic without any."""
+
+    def __init__(self, cause: CorruptNodeError, topic: TopicState) -> None:
+        super().__init__(str(cause))
+        self.topic = topic
+
+
+Problem = TopicNotRegisteredError | CorruptNodeError
 
 
 class TopicRead(NamedTuple):
@@ -118,7 +127,11 @@ def _topic(
         path = znodes.partition_state(name, index)
         partitions[index] = parse_state(path, present_node(path, nodes[index]), listed[index])
     path = znodes.topic_config(name)
-    return TopicState(name, topic_id, partitions, parse_config(path, present_node(path, config)))
+    try:
+        settings = parse_config(path, present_node(path, config))
+    except CorruptNodeError as error:
+        raise UnreadSettingsError(error, TopicState(name, topic_id, partitions)) from None
+    return TopicState(name, topic_id, partitions, settings)
 
 
 def _gone(name: str) -> TopicNotRegisteredError:

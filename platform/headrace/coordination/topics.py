@@ -32,7 +32,13 @@ from headrace.coordination.partition_state import parse_topic, read_documents, s
 from headrace.coordination.partition_states import PartitionChange, check_changes, in_transactions, write
 from headrace.coordination.session import SessionState, ZooKeeperSession
 from headrace.coordination.standing import Watch
-from headrace.coordination.topic_reads import Problem, TopicRead, parse_config, read_topics
+from headrace.coordination.topic_reads import (
+    Problem,
+    TopicRead,
+    UnreadSettingsError,
+    parse_config,
+    read_topics,
+)
 from headrace.coordination.topic_reads import TopicState as TopicState
 from headrace.coordination.transaction import Transaction
 from headrace.wire.topic_names import TOPIC_NAME_RULE, is_topic_name
@@ -42,6 +48,7 @@ logger = logging.getLogger(__name__)
 # One transaction must fit ZooKeeper's request limit (1 MiB); a partition takes about 250 bytes of it.
 PARTITIONS_PER_CHANGE_MAX: Final = 2000
 NAME_SHOWN_MAX: Final = 300
+NEVER_READ: Final = 0  # no zxid: a topic that is read again each time
 CHANGES_MAX: Final = 20  # attempts to change a topic that another change interrupts
 
 
@@ -244,9 +251,10 @@ class TopicRegistry:
                 known[name] = changed[name], result.topic
             elif isinstance(result, CorruptNodeError):
                 # One topic's damage is not the others', and a topic that was known is not deleted by it.
-                if before is not None:
-                    known[name] = before
-                logger.error("%s; topic %s %s", result, name, "stays as it was" if before else "is left out")
+                kept, what = (None, "is left out") if before is None else _kept(before[1], result)
+                if kept is not None:
+                    known[name] = NEVER_READ, kept
+                logger.error("%s; topic %s %s", result, name, what)
         self._known = known
         return {name: known[name][1] for name in names if name in known}
 
@@ -290,6 +298,13 @@ def _topic_names(children: Sequence[str]) -> list[str]:
         if not is_topic_name(name):
             logger.error("%s: not a topic's name; it is left out", ascii(znodes.topic(name))[:NAME_SHOWN_MAX])
     return [name for name in children if is_topic_name(name)]
+
+
+def _kept(before: TopicState, problem: CorruptNodeError) -> tuple[TopicState, str]:
+    """Returns a damaged topic as it counts until it is mended: without its settings it still gets leaders."""
+    if isinstance(problem, UnreadSettingsError) and problem.topic.topic_id == before.topic_id:
+        return replace(problem.topic, config=before.config), "keeps the settings that it had"
+    return before, "stays as it was"
 
 
 def _as_after(before: TopicState, found: TopicRead | Problem) -> TopicRead | Problem:
