@@ -26,6 +26,12 @@ def removed(topic: str) -> list[str]:
     return [znodes.topic_config(topic), znodes.partition_state(topic, 0)]
 
 
+def touch(replicas: ReplicatedCluster, topic: str) -> None:
+    """Has brokers read the topic again, with the next change of any."""
+    path = znodes.topic(topic)
+    replicas.session.set(path, replicas.session.get(path).data)
+
+
 def is_said(replicas: ReplicatedCluster, broker: int, text: str) -> bool:
     return text in replicas.brokers[broker].output()
 
@@ -39,7 +45,7 @@ def test_brokers_keep_the_logs_of_a_topic_that_lacks_a_node(replicas: Replicated
     path = removed(topic)[at]
     node = replicas.session.get(path)
     replicas.session.delete(path)
-    replicas.session.set(znodes.topic(topic), replicas.session.get(znodes.topic(topic)).data)
+    touch(replicas, topic)
     replicas.topic(1, 2, 3)  # all brokers read the topics again
     for broker in (1, 2, 3):
         says = f"{path}: the node is missing"
@@ -99,6 +105,34 @@ def test_brokers_keep_the_logs_of_a_topic_whose_id_was_overwritten(replicas: Rep
     assert replicas.wait_until_equal(topic, 1, 2, 3).startswith(held)
 
 
+def test_a_state_of_before_makes_nobody_a_leader_again(replicas: ReplicatedCluster) -> None:
+    """Somebody puts back what a node held once: its leader lacks what was acknowledged since."""
+    topic = replicas.topic(1, 2, 3, min_insync_replicas="2")
+    replicas.wait_in_sync(topic, 1, 2, 3)
+    path = znodes.partition_state(topic, 0)
+    data = replicas.session.get(path).data
+    replicas.brokers[1].send_signal(signal.SIGSTOP)
+    try:
+        replicas.elect(topic, 2, in_sync=(2, 3))
+        replicas.produce(topic, "second")
+        held = replicas.wait_until_equal(topic, 2, 3)
+        now = replicas.session.get(path).data
+        replicas.session.set(path, data)
+        touch(replicas, topic)
+    finally:
+        replicas.brokers[1].send_signal(signal.SIGCONT)
+    replicas.topic(1, 2, 3)  # all brokers read the topics again
+    for broker in (2, 3):
+        says = f"{path}: its leader epoch was 1, and is 0 now"
+        replicas.wait_for("the broker names the node", partial(is_said, replicas, broker, says))
+    assert replicas.on_disk(2, topic) == replicas.on_disk(3, topic) == held
+    replicas.session.set(path, now)
+    touch(replicas, topic)
+    replicas.topic(1, 2, 3)
+    replicas.produce(topic, "third")
+    assert replicas.wait_until_equal(topic, 1, 2, 3).startswith(held)
+
+
 def test_a_drain_ends_with_the_name_of_a_state_that_cannot_be_read(replicas: ReplicatedCluster) -> None:
     """It asked again and again until its time was up, and said nothing of why."""
     for name in replicas.registry.list():
@@ -133,7 +167,7 @@ def test_a_leader_goes_on_when_its_state_is_there_again(replicas: ReplicatedClus
         says = f"{topic}-0: its in-sync replicas are not stored yet: {path}: the node is missing"
         replicas.wait_for("the leader tries", lambda: says in replicas.brokers[1].output())
         replicas.session.create(path, node.data)
-        replicas.session.set(znodes.topic(topic), replicas.session.get(znodes.topic(topic)).data)
+        touch(replicas, topic)
         replicas.topic(1, 2)  # all brokers read the topics again
         replicas.wait_in_sync(topic, 1, 2)
         replicas.produce(topic, "second")

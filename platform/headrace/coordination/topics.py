@@ -229,6 +229,7 @@ class TopicRegistry:
     def list(self) -> dict[str, TopicState]:
         """Returns all topics by name."""
         names = _topic_names(self._session.children_or_empty(znodes.TOPICS))
+        held = self._known  # what was read before: what is read now is not older
         topics = dict(zip(names, read_documents(self._session, names), strict=True))
         partitions = self._session.get_many_small(map(znodes.partitions, names))
         known: dict[str, tuple[int, TopicState]] = {}
@@ -237,7 +238,7 @@ class TopicRegistry:
             if topic is None:
                 continue
             zxid = max(topic.stat.modified_zxid, 0 if node is None else node.stat.modified_zxid)
-            before = self._known.get(name)
+            before = held.get(name)
             if before is not None and before[0] == zxid:
                 known[name] = before
             else:
@@ -245,7 +246,7 @@ class TopicRegistry:
         # What is read now may be newer than the zxid: at worst it is read once more.
         read = read_topics(self._session, {name: topics[name] for name in changed})
         for name, found in read.items():
-            before = self._known.get(name)
+            before = held.get(name)
             result = found if before is None else _as_after(before[1], found)
             if isinstance(result, TopicRead):
                 known[name] = changed[name], result.topic
@@ -309,17 +310,27 @@ def _kept(before: TopicState, problem: CorruptNodeError) -> tuple[TopicState, st
 
 def _as_after(before: TopicState, found: TopicRead | Problem) -> TopicRead | Problem:
     """Returns what was found, or why it is not what became of the topic: one that was made again under its
-    name has another id, and new nodes.
+    name has another id, and new nodes; and leader epochs only grow.
     """
-    if not isinstance(found, TopicRead) or found.topic.topic_id == before.topic_id:
+    if not isinstance(found, TopicRead | UnreadSettingsError):
         return found
-    former = {state.created_zxid for state in before.partitions.values()}
-    if former.isdisjoint(state.created_zxid for state in found.topic.partitions.values()):
-        return found
-    return CorruptNodeError(
-        f"{znodes.topic(before.name)}: its id was {before.topic_id} and is {found.topic.topic_id} now, and "
-        "the topic was not made again: write the former id, or restart this broker if this one is right"
-    )
+    now = found.topic
+    if now.topic_id != before.topic_id:
+        former = {state.created_zxid for state in before.partitions.values()}
+        if former.isdisjoint(state.created_zxid for state in now.partitions.values()):
+            return found
+        return CorruptNodeError(
+            f"{znodes.topic(before.name)}: its id was {before.topic_id} and is {now.topic_id} now, and the "
+            "topic was not made again: write the former id, or restart this broker if this one is right"
+        )
+    for index, state in before.partitions.items():
+        epoch = now.partitions[index].leader_epoch if index in now.partitions else state.leader_epoch
+        if epoch < state.leader_epoch:
+            return CorruptNodeError(
+                f"{znodes.partition_state(before.name, index)}: its leader epoch was {state.leader_epoch}, "
+                f"and is {epoch} now: write what was there, or a leader that has all, in a later epoch"
+            )
+    return found
 
 
 def _check_replicas(name: str, replicas: Mapping[int, tuple[int, ...]]) -> None:
