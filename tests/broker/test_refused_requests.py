@@ -9,9 +9,11 @@ from kio.schema.types import TransactionalId
 
 from fix_broker import BrokerCluster, RawClient, StartCluster
 from fix_one_broker import FIVE_S, batch
+from headrace.wire import produce
 from headrace.wire.batch import seal
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import decode_response
+from headrace.wire.primitives import NO_UUID
 
 
 def test_bad_batches_are_refused_and_change_nothing(client: RawClient, topic: str) -> None:
@@ -35,6 +37,29 @@ def test_bad_batches_are_refused_and_change_nothing(client: RawClient, topic: st
     assert client.produce(topic, 7, good).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert client.produce(topic, 0, good, acks=2).error_code == ErrorCode.INVALID_REQUIRED_ACKS
     assert client.produce(topic, 0, good).base_offset == 2 * len(good) - 1
+
+
+@pytest.mark.parametrize(
+    ("transactional_id", "acks", "code"),
+    [
+        (None, 2, ErrorCode.INVALID_REQUIRED_ACKS),
+        ("tx", -1, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+    ],
+)
+def test_a_request_that_is_refused_is_refused_again(
+    client: RawClient, topic: str, transactional_id: str | None, acks: int, code: ErrorCode
+) -> None:
+    """The fast path of Produce knows the heads of requests that were served before."""
+    part = produce.ProducePartition(0, batch())
+    request = produce.ProduceRequest(
+        transactional_id, acks, 30_000, [produce.ProduceTopic(topic, NO_UUID, [part])]
+    )
+    for _ in range(3):
+        client.send(
+            produce.encode_request(request, version=9, correlation_id=client.next_id(), client_id="raw")
+        )
+        assert client.read_produced().error_code == code
+    assert client.list_offset(topic, 0, -1)[0] == 0
 
 
 def test_transactions_are_refused(client: RawClient) -> None:

@@ -17,7 +17,7 @@ from crc32c import crc32c
 from headrace.broker import leader_hints
 from headrace.broker.core import ClientConnection, Part, TemplateCache
 from headrace.broker.partition import Partition
-from headrace.broker.produce.job import ACKS_ALL, ACKS_NONE, abort_after_failure
+from headrace.broker.produce.job import ACKS_ALL, ACKS_LEADER, abort_after_failure
 from headrace.broker.state import BrokerState
 from headrace.log.errors import LogStorageError
 from headrace.log.producers import follows
@@ -170,7 +170,10 @@ def learn(
     `names_leader`: whether refusals say who leads (KIP-951).
     """
     body: ProduceRequest = request.body
-    if len(body.topics) != 1 or len(body.topics[0].partitions) != 1 or body.acks == ACKS_NONE:
+    # Of what the head alone says nothing is looked at again: one that is refused must not be known.
+    if body.transactional_id is not None or body.acks not in (ACKS_LEADER, ACKS_ALL):
+        return
+    if len(body.topics) != 1 or len(body.topics[0].partitions) != 1:
         return
     topic = body.topics[0]
     part = topic.partitions[0]
