@@ -13,6 +13,7 @@ from headrace.client.errors import (
     CorruptRecordsError,
     MetadataTimeoutError,
     UnknownTopicError,
+    UnsupportedApiError,
 )
 from headrace.wire.apis import ApiKey
 from headrace.wire.batch import read_header
@@ -73,6 +74,18 @@ def test_permanent_refusals_are_raised(cluster: FakeCluster, consumer: MakeConsu
     with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
         read(reader, 20)
     assert len(read(reader, 20)) == 20
+
+
+@pytest.mark.parametrize("lacking", [ApiKey.LIST_OFFSETS, ApiKey.FETCH])
+def test_each_poll_says_that_a_broker_cannot_be_read(
+    cluster: FakeCluster, consumer: MakeConsumer, lacking: ApiKey
+) -> None:
+    """Such as a balancer's front. A caller that logs errors and goes on would else wait without a word."""
+    del cluster.versions[lacking]
+    reader = consumer(cluster)
+    for _ in range(3):
+        with pytest.raises(UnsupportedApiError, match=f"does not serve {lacking.name}"):
+            reader.poll(3.0)
 
 
 def test_damage_is_reported_and_can_be_skipped(cluster: FakeCluster, consumer: MakeConsumer) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from headrace.client.backoff import Backoff
-from headrace.client.calls import EARLIEST, LATEST, fetch_call, in_parts, list_offsets_call
+from headrace.client.calls import EARLIEST, LATEST, Call, fetch_call, in_parts, list_offsets_call
 from headrace.client.cluster import TopicPartition
 from headrace.client.errors import (
     BrokerError,
@@ -179,7 +179,9 @@ class Fetcher:
             state.in_flight = True
         for some in in_parts(wanted):
             keys = {(topic, index): requested[topic, index] for topic in some for index in some[topic]}
-            self._network.send(leader, list_offsets_call(some), partial(self._on_lookups, keys))
+            problem = self._send(leader, list_offsets_call(some), partial(self._on_lookups, keys))
+            if problem is not None:
+                _refuse(keys, problem)
 
     def _on_lookups(
         self,
@@ -247,14 +249,24 @@ class Fetcher:
                     self._on_fetched(state, results.get(key), error, asked_s)
 
         self._fetching.add(leader)
-        timeout_s = self._network.request_timeout_s + settings.max_wait_ms / 1000
-        try:
-            self._network.send(leader, fetch_call(request, by_id=by_id), on_response, timeout_s=timeout_s)
-        except UnsupportedApiError:
-            if not by_id:
-                raise
+        problem = self._send(leader, fetch_call(request, by_id=by_id), on_response)
+        if problem is not None and by_id:
             self._by_name = True
-            self._network.send(leader, fetch_call(request), on_response, timeout_s=timeout_s)
+            problem = self._send(leader, fetch_call(request), on_response)
+        if problem is not None:
+            self._fetching.discard(leader)
+            _refuse(requested, problem)
+
+    def _send(
+        self, leader: int, call: Call, on_response: Callable[[Any, ClientError | None], None]
+    ) -> UnsupportedApiError | None:
+        """Returns why the leader cannot be asked so."""
+        timeout_s = self._network.request_timeout_s + call.wait_s
+        try:
+            self._network.send(leader, call, on_response, timeout_s=timeout_s)
+        except UnsupportedApiError as error:
+            return error
+        return None
 
     def _on_fetched(
         self,
@@ -378,3 +390,10 @@ class Fetcher:
         state.not_before_s = self._clock() + self._settings.backoff.delay_s(state.failures, self._draw)
         self._network.request_update()
         logger.debug("%s-%d: %s", state.topic, state.partition, error or "missing in the response")
+
+
+def _refuse(requested: dict[TopicPartition, tuple[PartitionFetch, int]], error: UnsupportedApiError) -> None:
+    """Each `poll` is told that the leader of these partitions cannot be asked."""
+    for state, _ in requested.values():
+        state.in_flight = False
+        state.error = error
