@@ -102,6 +102,21 @@ def test_starting_points(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     assert reader.position("t", 0) == cluster.log().end
 
 
+def test_what_comes_while_its_time_is_looked_up_is_read(cluster: FakeCluster, consumer: MakeConsumer) -> None:
+    """However far the lookup is: no record of the time is there yet, and the end is looked up next."""
+    fill(cluster)
+    for polls in range(12):
+        at_ms = 2_000_000 + polls
+        reader = consumer(cluster)
+        reader.seek_to_timestamp("t", 0, at_ms)
+        for _ in range(polls):
+            assert reader.poll(0.0) == []
+            time.sleep(0.01)
+        with cluster.lock:
+            cluster.log().append(encode_batch([Record(0, at_ms, None, b"new")]))
+        assert [record.timestamp_ms for record in read(reader, 1, within_s=3)] == [at_ms], polls
+
+
 def test_out_of_range_resets_per_auto_offset_reset(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     fill(cluster)
     reader = consumer(cluster)

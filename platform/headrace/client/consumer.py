@@ -137,7 +137,7 @@ class Consumer(Client):
     def seek_to_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> None:
         """Continues at the first batch that may hold a record with this timestamp or a later one.
 
-        Without such a batch, continues at the end.
+        Without such a batch, continues at the end, as it was when that was looked up.
         """
         timestamp_ms = _as_int64("a timestamp in ms", timestamp_ms)
         # Nothing is older than 1970, and brokers take -1 for the log's end.

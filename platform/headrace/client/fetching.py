@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from headrace.client.backoff import Backoff
-from headrace.client.calls import EARLIEST, LATEST, Call, fetch_call, in_parts, list_offsets_call
+from headrace.client.calls import EARLIEST, Call, fetch_call, in_parts, list_offsets_call
 from headrace.client.cluster import TopicPartition
 from headrace.client.errors import (
     BrokerError,
@@ -170,7 +170,7 @@ class Fetcher:
         wanted: dict[str, dict[int, int]] = {}
         requested: dict[TopicPartition, tuple[PartitionFetch, int]] = {}
         for state in states:
-            timestamp_ms = self._settings.reset if state.reset_to is None else state.reset_to
+            timestamp_ms = state.looks_up(self._settings.reset)
             if timestamp_ms is None:
                 state.error = OffsetOutOfRangeError(state.topic, state.partition, None)
                 continue
@@ -202,11 +202,9 @@ class Fetcher:
             self._back_off(state, error)
         elif result.error_code != ErrorCode.NONE:
             self._on_refused(state, result.error_code)
-        elif result.offset < 0:
-            state.reset_to = LATEST  # no record has the timestamp or a later one
-        else:
+        elif (offset := state.looked_up(result.offset)) is not None:
             topic_id = state.topic_id
-            state.move_to(result.offset)
+            state.move_to(offset)
             state.topic_id = topic_id
 
     # --- batches ---

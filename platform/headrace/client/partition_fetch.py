@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from typing import Final
 
+from headrace.client.calls import LATEST
 from headrace.client.errors import ClientError
 from headrace.client.lineage import ReadLineage
 from headrace.wire.batch import BatchHeader
 from headrace.wire.errors import CorruptBatchError
 from headrace.wire.primitives import NO_UUID
+
+_END_WANTED: Final = -1
 
 
 class Piece:
@@ -42,6 +46,7 @@ class PartitionFetch:
     """One assigned partition. `position`: the offset to return next; None while it has to be looked up."""
 
     __slots__ = (
+        "_search_end",
         "error",
         "failures",
         "fetch_bytes",
@@ -73,6 +78,9 @@ class PartitionFetch:
         """The offset to fetch next: the end of the prefetched bytes."""
         self.reset_to: int | None = None
         """The timestamp (or EARLIEST, LATEST) to look up the position by; None: the consumer's setting."""
+        # After a search by time that found nothing: the log's end as it was before the next one, or
+        # `_END_WANTED` until that is known.
+        self._search_end: int | None = None
         self.pieces: deque[Piece] = deque()
         self.in_flight = False
         """Whether a request for it is in flight."""
@@ -109,6 +117,7 @@ class PartitionFetch:
         self.position = position
         self.fetch_position = position or 0
         self.reset_to = reset_to
+        self._search_end = None
         self.lineage = ReadLineage()
         self.topic_id = NO_UUID
         self.id_refused = False
@@ -118,6 +127,24 @@ class PartitionFetch:
         self.error = None
         self.failures = 0
         self.not_before_s = 0.0
+
+    def looks_up(self, reset: int | None) -> int | None:
+        """Returns what to look the position up by. `reset`: the consumer's setting."""
+        if self._search_end == _END_WANTED:
+            return LATEST
+        return reset if self.reset_to is None else self.reset_to
+
+    def looked_up(self, offset: int) -> int | None:
+        """Takes the answer, -1 if no record has the time or a later one; returns the position, or None if
+        there is more to look up: where the log ends, and whether anything came before that was known.
+        """
+        if self._search_end == _END_WANTED:
+            self._search_end = offset
+            return None
+        if offset < 0 and self._search_end is None:
+            self._search_end = _END_WANTED
+            return None
+        return self._search_end if offset < 0 else offset
 
     def rewind(self) -> None:
         """Discards the prefetched bytes; they are to be fetched again."""
