@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fix_client import MakeProducer, StartCluster, values
+from fix_consumers import MakeConsumer, fill, read
 from headrace.client.streams import MessageStream
 from headrace.client.unpacking import ConsumerRecord
 from headrace.wire.builder import BatchBuilder
@@ -117,3 +118,41 @@ def test_a_stream_holds_no_lock_after_it(interrupted: Interrupt) -> None:
         other.start()
         other.join(WAIT_S)
         assert not other.is_alive()
+
+
+def test_a_consumer_goes_on_after_it(
+    fake_cluster: StartCluster, consumer: MakeConsumer, interrupted: Interrupt
+) -> None:
+    """It returns each record once, in order: what it had taken when the handler raised, too."""
+    cluster = fake_cluster(partitions=2)
+    for partition in range(2):
+        fill(cluster, batches=400, records=20, partition=partition)
+    reader = consumer(cluster, partitions=(0, 1), max_poll_records=200, max_partition_fetch_bytes=8_000)
+    got: list[ConsumerRecord] = []
+
+    def take() -> None:
+        got.extend(reader.poll(0.0))
+
+    for _ in range(SIGNALS):
+        interrupted(take)
+    got += read(reader, 16_000 - len(got), within_s=WAIT_S)
+    for partition in range(2):
+        of_it = [record.offset for record in got if record.partition == partition]
+        assert of_it == [record.offset for record in cluster.log(partition).records()]
+    reader.close()
+
+
+def test_a_position_is_found_after_it(
+    fake_cluster: StartCluster, consumer: MakeConsumer, interrupted: Interrupt
+) -> None:
+    cluster = fake_cluster()
+    fill(cluster)
+    reader = consumer(cluster)
+
+    def find() -> None:
+        reader.seek_to_end("t", 0)
+        assert reader.position("t", 0) == cluster.log().end
+
+    for _ in range(SIGNALS):
+        interrupted(find)
+    find()

@@ -19,7 +19,13 @@ from uuid import UUID
 from headrace.client.backoff import Backoff
 from headrace.client.calls import EARLIEST, LATEST
 from headrace.client.cluster import TopicPartition
-from headrace.client.errors import BrokerError, CorruptRecordsError, MetadataTimeoutError, UnknownTopicError
+from headrace.client.errors import (
+    BrokerError,
+    ClientError,
+    CorruptRecordsError,
+    MetadataTimeoutError,
+    UnknownTopicError,
+)
 from headrace.client.fetching import Fetcher, FetchSettings
 from headrace.client.lifecycle import Client
 from headrace.client.network import Network
@@ -104,6 +110,7 @@ class Consumer(Client):
         self._unpacker = Unpacker(check_crcs=check_crcs, decode_limit_bytes=decode_limit_bytes)
         self._fetcher = Fetcher(self._network, settings, clock, draw, forget=self._unpacker.forget)
         self._in_use = threading.Lock()
+        self._taken_from: list[tuple[PartitionFetch, int | None]] = []  # by this poll, and where it began
         self._woken = False
         self._errors_first = False
         self._rotation = 0
@@ -172,8 +179,7 @@ class Consumer(Client):
             if self._clock() >= until_s:
                 found = obstacle(self._network, topic, partition)
                 self._check_time(until_s, f"{topic}-{partition}: no position after {timeout_s:g} s", found)
-            self._fetcher.send()
-            self._network.poll(self._wait_s(until_s))
+            self._go_on(self._wait_s(until_s))
         return state.position
 
     def topic_id(self, topic: str, partition: int) -> UUID:
@@ -186,9 +192,7 @@ class Consumer(Client):
         return None if known < 0 else known
 
     def high_watermark_age_s(self, topic: str, partition: int) -> float:
-        """Returns how old the high watermark may be: the time since that fetch was sent; infinite before the
-        first.
-        """
+        """Returns how old the high watermark may be: since its fetch was sent; infinite before the first."""
         return self._clock() - self._state(topic, partition).high_watermark_s
 
     def fetch_failures(self, topic: str, partition: int) -> int:
@@ -225,7 +229,20 @@ class Consumer(Client):
             if info is not None and not info.error.retriable:
                 raise BrokerError(info.error, f"topic {topic!r}")
             self._check_time(until_s, f"no metadata of topic {topic!r} after {timeout_s:g} s")
-            self._network.poll(max(0.0, until_s - self._clock()))
+            self._go_on(max(0.0, until_s - self._clock()))
+
+    def _go_on(self, wait_s: float) -> None:
+        try:
+            self._fetcher.send()
+            self._network.poll(wait_s)
+        except BaseException:
+            self._begin_anew()
+            raise
+
+    def _begin_anew(self) -> None:
+        """Of a signal's handler: it may have raised anywhere, also where an answer was half handled."""
+        self._fetcher.begin_anew()
+        self._network.restart()
 
     def _check_time(self, until_s: float, problem: str, cause: str | None = None) -> None:
         if self._clock() >= until_s:
@@ -255,28 +272,39 @@ class Consumer(Client):
 
     def _poll(self, timeout_s: float, take: Callable[[], list[_T]]) -> list[_T]:
         self._check_usable()
-        if not self._in_use.acquire(blocking=False):
-            raise RuntimeError("another thread is using this consumer; use one consumer per thread")
+        self._check_unused("another thread is using this consumer; use one consumer per thread")
+        self._taken_from.clear()
         try:
-            until_s = self._clock() + timeout_s
-            # While other partitions have records, or without a timeout, no poll comes to the errors below:
-            # they come first in the next one.
-            errors_first, self._errors_first = self._errors_first, False
-            if errors_first:
-                self._raise_errors()
-            while True:
-                taken = take()
-                self._fetcher.send()
-                if taken or self._woken or self._clock() >= until_s:
-                    self._errors_first = True
-                    self._woken = False
-                    self._network.poll(0.0)
-                    return taken
-                self._raise_errors()
-                self._network.poll(self._wait_s(until_s))
-                self._check_usable()
-        finally:
-            self._in_use.release()
+            with self._in_use:  # alone: a signal's handler may raise between `acquire()` and a `try`
+                return self._poll_until(self._clock() + timeout_s, take)
+        except ClientError:
+            raise
+        except BaseException:
+            for state, position in self._taken_from:  # what was taken is returned to nobody
+                state.position = position
+            self._begin_anew()
+            raise
+
+    def _poll_until(self, until_s: float, take: Callable[[], list[_T]]) -> list[_T]:
+        # A poll with records, or without a timeout, never comes to the errors below: the next one begins so.
+        errors_first, self._errors_first = self._errors_first, False
+        if errors_first:
+            self._raise_errors()
+        while True:
+            taken = take()
+            self._fetcher.send()
+            if taken or self._woken or self._clock() >= until_s:
+                self._errors_first = True
+                self._woken = False
+                self._network.poll(0.0)
+                return taken
+            self._raise_errors()
+            self._network.poll(self._wait_s(until_s))
+            self._check_usable()
+
+    def _check_unused(self, problem: str) -> None:
+        if self._in_use.locked():
+            raise RuntimeError(problem)
 
     def _wait_s(self, until_s: float) -> float:
         retry_s = self._fetcher.next_retry_s()
@@ -293,6 +321,7 @@ class Consumer(Client):
     def _take(self, add: Callable[[PartitionFetch, list[_T], int], None], limit: int) -> list[_T]:
         """Takes from every partition that has fetched data, starting with another one each time."""
         states = [state for state in self._fetcher.partitions.values() if state.pieces and not state.paused]
+        self._taken_from = [(state, state.position) for state in states]
         self._rotation += 1
         start = self._rotation % len(states) if states else 0
         taken: list[_T] = []
@@ -339,12 +368,9 @@ class Consumer(Client):
         """May be called again. Raises `RuntimeError` while another thread is in `poll`: `wakeup` it first."""
         if self._forked or self._network.closed:
             return
-        if not self._in_use.acquire(blocking=False):
-            raise RuntimeError("another thread is in poll; call wakeup, wait until it returns, then close")
-        try:
+        self._check_unused("another thread is in poll; call wakeup, wait until it returns, then close")
+        with self._in_use:
             self._network.close()
-        finally:
-            self._in_use.release()
 
     @property
     def _is_closed(self) -> bool:

@@ -150,10 +150,15 @@ class Fetcher:
             if state.position is None or (has_room and not state.paused):
                 yield state
 
+    def begin_anew(self) -> None:
+        """Gives up all that was prefetched, and requested; positions stay."""
+        self._fetching.clear()
+        for key, state in self.partitions.items():
+            state.rewind()
+            self._forget(key)
+
     def fetch_again(self, state: PartitionFetch) -> None:
-        """Gives up what was prefetched behind a bad batch; it is fetched again, after longer and longer
-        pauses.
-        """
+        """Fetches what was prefetched behind a bad batch again, after longer and longer pauses."""
         state.refusals += 1
         state.rewind()
         state.not_before_s = self._clock() + self._settings.backoff.delay_s(state.refusals, self._draw)
@@ -179,9 +184,7 @@ class Fetcher:
             state.in_flight = True
         for some in in_parts(wanted):
             keys = {(topic, index): requested[topic, index] for topic in some for index in some[topic]}
-            problem = self._send(leader, list_offsets_call(some), partial(self._on_lookups, keys))
-            if problem is not None:
-                _refuse(keys, problem)
+            _refuse(keys, self._send(leader, list_offsets_call(some), partial(self._on_lookups, keys)))
 
     def _on_lookups(
         self,
@@ -253,7 +256,7 @@ class Fetcher:
             problem = self._send(leader, fetch_call(request), on_response)
         if problem is not None:
             self._fetching.discard(leader)
-            _refuse(requested, problem)
+        _refuse(requested, problem)
 
     def _send(
         self, leader: int, call: Call, on_response: Callable[[Any, ClientError | None], None]
@@ -390,8 +393,7 @@ class Fetcher:
         logger.debug("%s-%d: %s", state.topic, state.partition, error or "missing in the response")
 
 
-def _refuse(requested: dict[TopicPartition, tuple[PartitionFetch, int]], error: UnsupportedApiError) -> None:
-    """Each `poll` is told that the leader of these partitions cannot be asked."""
-    for state, _ in requested.values():
-        state.in_flight = False
-        state.error = error
+def _refuse(requested: dict[TopicPartition, tuple[PartitionFetch, int]], error: ClientError | None) -> None:
+    """Tells each `poll` of a leader that cannot be asked, if there is an error."""
+    for state, _ in requested.values() if error is not None else ():
+        state.in_flight, state.error = False, error

@@ -321,11 +321,9 @@ class Network:
         return min(deadlines, default=NEVER)
 
     def _drain_wakes(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             while len(self._woken.recv(4096)) == 4096:
                 pass
-        except BlockingIOError:
-            return
 
     # --- blocking ---
 
@@ -384,9 +382,19 @@ class Network:
         if self.closed:
             return
         self.closed = True
+        self._end_connections()
+        self._waker.close()
+        self._woken.close()
+
+    def restart(self) -> None:
+        """Ends all connections, in whatever state an exception in `poll` has left them."""
+        self._end_connections()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._woken, selectors.EVENT_READ)
+
+    def _end_connections(self) -> None:
         for connection in list(self._connections.values()):
             connection.close()
         self._connections.clear()
+        self._unflushed.clear()
         self._selector.close()
-        self._waker.close()
-        self._woken.close()

@@ -147,9 +147,11 @@ class PartitionFetch:
         return self._search_end if offset < 0 else offset
 
     def rewind(self) -> None:
-        """Discards the prefetched bytes; they are to be fetched again."""
+        """Discards the prefetched bytes; they are to be fetched again. A position that is looked up is looked
+        up anew.
+        """
         kept, topic_id = self.lineage.before(self.position or 0), self.topic_id
-        self.move_to(self.position)
+        self.move_to(self.position, self.reset_to)
         self.lineage, self.topic_id = kept, topic_id
 
 
