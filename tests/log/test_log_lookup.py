@@ -254,3 +254,27 @@ def test_a_fetch_from_known_starts_is_one_slice_and_reads_no_headers(
         address += piece.length_bytes
         fetched += 1
     assert address == log.end_address and fetched > 1
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_search_passes_over_damage(tmp_path: Path, *, indexed: bool) -> None:
+    """No consumer can read it either; what lies behind is found, as far as it is known to begin there."""
+    timestamps = list(range(1_000, 1_040))
+    log, offsets = cold_log(tmp_path / "t-0", timestamps)
+    if indexed:
+        run(log.search_max_timestamp())
+    first = min(log.directory.glob("*.log"))
+    with first.open("r+b") as file:
+        file.seek(offsets[3] + 1)  # where the fifth batch begins
+        file.write(bytes(61))
+    second_segment = next(at for at, offset in enumerate(offsets) if offset > first.stat().st_size)
+    for at, ms in enumerate(timestamps):
+        found = run(log.search_timestamp(ms))
+        if at < 4 or at >= second_segment:
+            assert found == (offsets[at], ms)
+        else:
+            assert found is not None and found in list(zip(offsets, timestamps, strict=True))
+            assert ms <= found.timestamp_ms <= timestamps[second_segment]
+            assert not indexed or found.timestamp_ms == max(ms, 1_006)  # where a span begins
+    assert run(log.search_max_timestamp()) == (offsets[-1], 1_039)
+    log.close()

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import suppress
+from itertools import islice
 from typing import Final, NamedTuple
 
 from headrace.log import scan
+from headrace.log.errors import LogDamagedError
 from headrace.log.files import FileSlice, OpenFile
 from headrace.log.index import read_starts
 from headrace.log.segment import Segment
@@ -63,9 +66,12 @@ class SegmentScan:
         self._file = segment.file if segment.is_open else None
         self._known = segment.starts
         self._starts = segment.starts.copy()
+        later = () if segment.later is None else (segment.later.copy(),)
+        self._islands = (*segment.islands, *later)
+        self._unproven = segment.unproven
 
     def run(self) -> Scanned:
-        """Skips batches that cannot be unpacked. Raises `LogDamagedError`, `OSError`."""
+        """Skips batches that cannot be unpacked, and what damage hides. Raises `LogReadError`, `OSError`."""
         try:
             file = self._file or OpenFile(self._path, os.O_RDONLY)
         except FileNotFoundError:
@@ -73,8 +79,9 @@ class SegmentScan:
         if self._starts.covered_address < self._end and (found := read_starts(self._path, file, self._end)):
             self._starts = found
         starts = self._starts
-        for step in scan.steps(file, self.base_address, starts.covered_address, self._end):
-            starts.note(step.address, step.size_bytes, step.max_timestamp_ms)
+        with suppress(LogDamagedError):  # met once more below
+            for step in scan.steps(file, self.base_address, starts.covered_address, self._end):
+                starts.note(step.address, step.size_bytes, step.max_timestamp_ms)
         if self._timestamp_ms is None:
             return Scanned(max_timestamp_ms=self._greatest(file))
         return Scanned(self._first(file, self._timestamp_ms))
@@ -87,8 +94,8 @@ class SegmentScan:
     def _first(self, file: OpenFile, timestamp_ms: int) -> TimestampedOffset | None:
         start = self._starts.first_span_reaching(timestamp_ms)
         if start is None:
-            return None
-        for step in scan.steps(file, self.base_address, start, self._end):
+            start = self._starts.covered_address  # the end, or damage
+        for step in self._readable(file, start):
             if step.max_timestamp_ms >= timestamp_ms:
                 found = self._first_in(file, step, timestamp_ms)
                 if found is not None:
@@ -121,9 +128,30 @@ class SegmentScan:
     def _greatest(self, file: OpenFile) -> int:
         start = self._starts.before(self._end)
         greatest_ms = self._starts.greatest_before(start)
-        for step in scan.steps(file, self.base_address, start, self._end):
+        for step in self._readable(file, start):
             greatest_ms = max(greatest_ms, step.max_timestamp_ms)
         return greatest_ms
+
+    def _readable(self, file: OpenFile, address: int) -> Iterator[scan.Step]:
+        """Yields the batches from `address` on; behind damage, from the next one that is known to begin."""
+        at: int | None = address
+        while at is not None:
+            try:
+                for step in scan.steps(file, self.base_address, at, self._end):
+                    yield step
+                    at = step.address + step.size_bytes
+                return
+            except LogDamagedError as error:
+                logger.debug("a lookup by time passes over damage: %s", error)
+                at = self._start_behind(file, at)
+
+    def _start_behind(self, file: OpenFile, address: int) -> int | None:
+        """Returns where a batch begins behind an address at which none does; None if nothing tells."""
+        begun = [run.base_address for run in self._islands if run.base_address > address]
+        found = [start for run in (self._starts, *self._islands) if (start := run.after(address)) is not None]
+        claimed = (each for each in self._unproven if each > address)
+        whole = (each for each in claimed if scan.has_batch_at(file, self.base_address, each, self._end))
+        return min([*begun, *found, *islice(whole, 1)], default=None)
 
 
 def first_at(segments: SegmentList, timestamp_ms: int, limit: int) -> Search:
