@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 import threading
 import time
 from typing import Any
@@ -108,6 +110,36 @@ def test_a_forked_child_must_create_its_own_client(
     os.close(reader)
     sender.send("t", b"parent again").result(WAIT_S)
     assert values(cluster.log()) == [b"parent", b"parent again"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_waits_for_no_record_of_its_parent(
+    fake_cluster: StartCluster, fast_producer: MakeProducer
+) -> None:
+    """No thread of the child would ever say what became of it."""
+    cluster = fake_cluster()
+    sender = fast_producer(cluster, linger_ms=60_000, delivery_timeout_ms=120_000)
+    future = sender.send("t", b"parent")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for ask in (future.result, lambda: future.exception(0), lambda: future.add_done_callback(print)):
+            try:
+                ask()
+            except ForkedError:
+                refused += 1
+        os.write(writer, b"%d refused" % refused)
+        os._exit(0)
+    os.close(writer)
+    answered, _, _ = select.select([reader], [], [], 10)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert answered, "the child waits"
+    assert os.read(reader, 100) == b"3 refused"
+    os.close(reader)
+    sender.flush(WAIT_S)
+    assert future.result(0).offset >= 0
 
 
 def test_many_threads_share_one(fake_cluster: StartCluster, fast_producer: MakeProducer) -> None:

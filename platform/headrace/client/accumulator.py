@@ -7,6 +7,7 @@ lingered, would cross a time boundary, or reaches the limit that an interceptor 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -58,6 +59,7 @@ class Accumulator:
         self._record_max_bytes = settings.max_request_size_bytes
         self.sender_ident = 0
         """The thread that frees memory: it never waits for itself."""
+        self._pid = os.getpid()
         self.sticky: dict[str, int] = {}
         """Topic → the partition that records without a key go to, until its batch closes (KIP-480)."""
 
@@ -140,6 +142,7 @@ class Accumulator:
             bucket=bucket,
             record_limit=limit,
             sender_ident=self.sender_ident,
+            sender_pid=self._pid,
         )
         batch.builder.add(record, record_bytes)
         self._open[topic, partition] = batch

@@ -37,6 +37,7 @@ class ProducerBatch(DeliveryOutcome):
         "record_limit",
         "retry_at_s",
         "sender_ident",
+        "sender_pid",
         "sent_s",
         "size_bytes",
         "surely_appended",
@@ -53,6 +54,7 @@ class ProducerBatch(DeliveryOutcome):
         bucket: int | None,
         record_limit: int | None,
         sender_ident: int = 0,
+        sender_pid: int = 0,
     ) -> None:
         super().__init__()
         self.topic = topic
@@ -62,6 +64,7 @@ class ProducerBatch(DeliveryOutcome):
         self.bucket = bucket  # the multiple of `batch_boundary_ms` that its timestamps are in
         self.record_limit = record_limit
         self.sender_ident = sender_ident  # the thread that will finish it, and so never waits for it
+        self.sender_pid = sender_pid  # the process of that thread
         self.size_bytes = 0  # its share of the producer's memory
         self.identity = BatchIdentity(topic, partition, -1, -1, NO_SEQUENCE, 0, -1, -1)
         self.is_numbered = False

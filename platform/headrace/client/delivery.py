@@ -5,12 +5,13 @@ The records of a batch share one outcome, so a future is three words: its batch,
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace.client.batches import ProducerBatch
-from headrace.client.errors import ClientError
+from headrace.client.errors import ClientError, ForkedError
 
 
 class RecordMetadata(NamedTuple):
@@ -44,7 +45,7 @@ class DeliveryFuture:
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Waits for delivery. Raises `TimeoutError` after `timeout` seconds, or the delivery's error; in a
-        delivery callback `RuntimeError`, instead of waiting.
+        delivery callback `RuntimeError`, and in a process forked meanwhile `ForkedError`, instead of waiting.
         """
         error = self.exception(timeout)
         if error is not None:
@@ -54,6 +55,7 @@ class DeliveryFuture:
     def exception(self, timeout: float | None = None) -> ClientError | None:
         """Waits like `result`; returns the error, or None if the record was delivered."""
         batch = self._batch
+        self._check_not_forked()
         if not batch.is_done and timeout != 0 and batch.sender_ident == threading.get_ident():
             raise RuntimeError(
                 f"{batch.topic}-{batch.partition}: a delivery callback that waits for another delivery would"
@@ -66,7 +68,9 @@ class DeliveryFuture:
         return self._batch.error
 
     def add_done_callback(self, callback: Callable[[DeliveryFuture], None]) -> None:
-        """Calls `callback(self)` in the sender thread once the outcome is known; at once if it is."""
+        """Calls `callback(self)` in the sender thread once the outcome is known; at once if it is. Raises
+        `ForkedError` as `exception` does."""
+        self._check_not_forked()
         self._batch.when_done(lambda: callback(self))
 
     def report(self, on_delivery: OnDelivery) -> None:
@@ -77,6 +81,15 @@ class DeliveryFuture:
             on_delivery(None if error else self._metadata(), error)
 
         self._batch.when_done(call)
+
+    def _check_not_forked(self) -> None:
+        """First: another thread may have held the batch's lock during the fork."""
+        batch = self._batch
+        if not batch.is_done and batch.sender_pid != os.getpid():
+            raise ForkedError(
+                f"{batch.topic}-{batch.partition}: this record was sent before os.fork, and only the parent "
+                "learns what becomes of it; wait for it there"
+            )
 
     def _metadata(self) -> RecordMetadata:
         batch = self._batch
