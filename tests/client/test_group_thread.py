@@ -14,6 +14,7 @@ from headrace.client.errors import GroupError, MetadataTimeoutError
 from headrace.client.streams import MessageStream
 from headrace.coordination.assignment import StreamId
 from headrace.coordination.consumers import NotOwnerError, OtherTopicError
+from headrace.coordination.errors import ZooKeeperUnavailableError
 from headrace.coordination.session import SessionState
 
 FIRST, SECOND = ("t", 0), ("t", 1)
@@ -107,6 +108,16 @@ class Scene:
         """The application asks for a message, and for the next one: so that one is consumed."""
         assert self.stream.get(1) is not None
         self.stream.get(0.0)
+
+    def gives_up(self) -> None:
+        """A rebalance takes the whole share away."""
+
+        def rebalance() -> bool:
+            self.group._rebalance_wanted.clear()
+            self.group._release_share()
+            return True
+
+        self.group._rebalance = rebalance  # type: ignore[method-assign]
 
     def end(self) -> list[ConsumerRecord]:
         self.group._closing.set()
@@ -217,13 +228,70 @@ def test_commit_says_that_the_session_expired_before() -> None:
     assert (0, 101) not in scene.registry.stored
 
 
+def test_commit_says_that_zookeeper_was_away_when_the_partition_was_given_up() -> None:
+    """It returned as if the offset had been stored, when the member had its next share, or none."""
+    scene = Scene()
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ZooKeeperUnavailableError("no answer")
+
+    scene.gives_up()
+    setattr(scene.consumer, "wakeup", scene.group._rebalance_wanted.set)  # noqa: B010  # it has no such method
+    scene.registry.commit = refuse  # type: ignore[method-assign]
+    scene.group._grace_s = 0.0
+    assert "was given up before the offset was stored" in committed_while(scene)
+
+
+def test_commit_says_that_it_came_while_the_partition_was_given_up() -> None:
+    """What was consumed before was being stored, and this message was not among it."""
+    scene = Scene()
+    scene.group._grace_s, scene.group._commit_interval_s = 0.0, None
+    said: list[str] = []
+    is_taken, may_commit = threading.Event(), threading.Event()
+
+    def read() -> None:
+        assert [scene.stream.get(WAIT_S) is not None for _ in range(2)] == [True, True]
+        is_taken.set()
+        may_commit.wait(WAIT_S)
+        try:
+            scene.group.commit()
+            said.append("stored")
+        except GroupError as error:
+            said.append(str(error))
+
+    reader = scene.group._thread = threading.Thread(target=read)
+
+    def store(topic: str, partition: int, offset: int, **_: Any) -> None:
+        scene.registry.stored.append((partition, offset))
+        may_commit.set()
+        while not scene.group._commits.requested:
+            time.sleep(0.001)
+
+    def give_up() -> list[ConsumerRecord]:
+        assert is_taken.wait(WAIT_S)
+        scene.group._rebalance_wanted.set()
+        return []
+
+    def end() -> list[ConsumerRecord]:
+        reader.join(WAIT_S)
+        return scene.end()
+
+    scene.gives_up()
+    scene.registry.commit = store  # type: ignore[method-assign]
+    scene.consumer.script = [lambda: scene.polled(FIRST, 100, 101), give_up, list, list, end]
+    reader.start()
+    scene.group._loop()
+    assert scene.registry.stored == [(0, 101)]
+    assert "was given up before the offset was stored" in said[0]
+
+
 def test_commit_of_a_message_that_was_not_finished_in_time_is_an_error() -> None:
     """Its partition has another owner by now, which gets it again."""
     scene = Scene()
     scene.group._thread = threading.current_thread()
     scene.stream.put([record(FIRST, 100)])
     assert scene.stream.get(1) is not None
-    scene.stream.reset_positions()
+    scene.stream.reset_positions(lambda *_: True)
     with pytest.raises(GroupError, match="was given up before the offset was stored"):
         scene.group.commit()
     scene.stream.get(0.0)

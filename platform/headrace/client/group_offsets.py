@@ -95,6 +95,10 @@ class GroupOffsets:
                     offsets[key] = self._consumer.position(*key, timeout_s=0.0)
         return {key: offset for key, offset in offsets.items() if self._stored.get(key) != offset}
 
+    def is_stored(self, key: TopicPartition, offset: int) -> bool:
+        """Whether the next owner begins at this offset, or behind it."""
+        return self._stored.get(key, -1) >= offset
+
     def store(self, key: TopicPartition, offset: int, owner: str) -> None:
         """Raises `NotOwnerError`, `OtherTopicError`, and what ZooKeeper raises."""
         self._registry.commit(*key, offset, owner=owner, created_zxid=self._topic_zxids.get(key[0], 0))

@@ -118,8 +118,7 @@ class ConsumerGroup(Client):
         self._commits = CommitRequests()
         self._not_stored: str | None = None
         """Why the latest commit left offsets out that are another member's, or another topic's, by now."""
-        self._error: ClientError | None = None
-        """Why the thread has ended, unless by `close`."""
+        self._error: ClientError | None = None  # why the thread has ended, unless by `close`
         self._thread: threading.Thread | None = None
         self.rebalances = 0
         """How often this member has taken a share."""
@@ -176,7 +175,9 @@ class ConsumerGroup(Client):
         self._consumer.wakeup()
         problem = self._commits.wait(wanted, COMMIT_WAIT_MAX_S)
         if problem is None and self._commits.is_met(wanted):
-            return
+            if self._mark_consumed():
+                return
+            problem = GIVEN_UP  # meanwhile
         if problem is None:
             problem = f"ZooKeeper stored no offsets in {COMMIT_WAIT_MAX_S:g} s"
             if self._commits.has_ended:
@@ -297,7 +298,7 @@ class ConsumerGroup(Client):
             self._commits.finish(self._commits.requested, GIVEN_UP)
             for stream in self._streams:
                 stream.drain(0.0)
-                stream.reset_positions()
+                stream.reset_positions(self._offsets.is_stored)
             self._owners = {}
             self._assigned_for = None
             self._offsets.end()
@@ -341,10 +342,9 @@ class ConsumerGroup(Client):
             stream.drain(max(0.0, until_s - self._clock()))
         requested = self._commits.requested
         self._offsets.look()
-        if self._commit():
-            self._finish_commits(requested)
+        self._finish_commits(requested, None if self._commit() else GIVEN_UP)
         for stream in self._streams:
-            stream.reset_positions()
+            stream.reset_positions(self._offsets.is_stored)
         owners, self._owners = self._owners, {}
         self._offsets.end()
         for key, owner in owners.items():
@@ -373,9 +373,9 @@ class ConsumerGroup(Client):
                 complete = False
         return complete
 
-    def _finish_commits(self, requested: int) -> None:
-        problem, self._not_stored = self._not_stored, None
-        self._commits.finish(requested, problem)
+    def _finish_commits(self, requested: int, problem: str | None = None) -> None:
+        not_stored, self._not_stored = self._not_stored, None
+        self._commits.finish(requested, not_stored or problem)
 
     def _raise_unless_retriable(self, error: CoordinationError) -> None:
         if not error.retriable:

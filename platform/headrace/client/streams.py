@@ -79,6 +79,7 @@ class MessageStream:
                 self._changed.wait_for(lambda: self._queue or self._ended, timeout_s)
             if self._queue:
                 record = self._in_hand = self._queue.popleft()
+                self._is_forfeited = False  # of the one before
                 self._queue_bytes -= _size_bytes(record)
                 if self._full and self._is_below(2):
                     self._full = False
@@ -138,11 +139,14 @@ class MessageStream:
         with self._lock:
             return dict(self._consumed)
 
-    def reset_positions(self) -> None:
-        """Prepares for a new assignment: the message last returned will not count as consumed."""
+    def reset_positions(self, is_stored: Callable[[TopicPartition, int], bool]) -> None:
+        """Prepares for a new assignment: the message last returned will not count as consumed, nor does one
+        whose offset is not stored by now.
+        """
         with self._lock:
+            is_lost = not all(is_stored(*each) for each in self._consumed.items())
             self._consumed.clear()
-            self._is_forfeited = self._is_forfeited or self._in_hand is not None
+            self._is_forfeited = self._is_forfeited or self._in_hand is not None or is_lost
             self._in_hand = None
 
     def end(self, error: ClientError | None) -> None:
