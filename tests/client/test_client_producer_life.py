@@ -61,6 +61,28 @@ def test_close_gives_up_in_time(fake_cluster: StartCluster, fast_producer: MakeP
     assert sum(identity.record_count for identity, _ in watcher.of("failed")) == 5
 
 
+def test_close_can_be_called_again_after_a_signal(
+    fake_cluster: StartCluster, fast_producer: MakeProducer
+) -> None:
+    """Ctrl+C while it waits: the next call delivers what is left."""
+    cluster = fake_cluster()
+    sender = fast_producer(cluster, delivery_timeout_ms=60_000)
+    sender.send("t", b"1").result(WAIT_S)
+    cluster.brokers[0].stop()
+    future = sender.send("t", b"2")
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(KeyboardInterrupt):
+            sender.close()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    cluster.brokers[0].start()
+    sender.close()
+    assert future.result(0).offset >= 0
+    assert not sender._sender._thread.is_alive()
+
+
 def test_close_in_a_callback_does_not_wait_for_itself(
     fake_cluster: StartCluster, fast_producer: MakeProducer
 ) -> None:

@@ -85,7 +85,9 @@ class Producer(Client):
         draw: Callable[[], float] = random.random,
     ) -> None:
         """Raises `ValueError` for invalid or contradictory options. Connects in the background."""
-        self._closed = True  # until it is complete: `__del__` runs after an error in here, too
+        self._closed = self._stopped = (
+            True  # until it is complete: `__del__` runs after an error in here, too
+        )
         super().__init__("producer")
         self._settings = ProducerSettings.checked(
             acks=acks,
@@ -109,7 +111,7 @@ class Producer(Client):
         self._is_real_time = wall_clock is time.time
         self._draw = draw
         self._start(bootstrap, client_id, observer, interceptor)
-        self._closed = False
+        self._closed = self._stopped = False
 
     def _start(
         self,
@@ -241,25 +243,26 @@ class Producer(Client):
     def close(self, timeout_s: float | None = None) -> None:
         """Delivers all accepted records, in at most `timeout_s` (None: the delivery timeout), then stops.
 
-        Records not delivered by then fail with `ClosedError`. May be called again. In a delivery callback it
-        does not wait.
+        Records not delivered by then fail with `ClosedError`. May be called again, also if a signal's handler
+        raised in it: then it goes on. In a delivery callback it does not wait.
         """
-        if self._closed:
+        if self._stopped or self._forked:
             return
         self._closed = True
         self._accumulator.refuse(ClosedError("the producer is closed"))
         if not self._sender.is_current_thread:
             self._flush(timeout_s, ProducerBatch.wait)  # a callback may wait for what the caller holds
         self._sender.stop(JOIN_WAIT_MAX_S)
+        self._stopped = True
 
     @property
     def _is_closed(self) -> bool:
         return self._closed
 
     def __del__(self) -> None:
-        if not self._closed and not self._forked:
+        if not self._stopped and not self._forked:
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2)
-            self._closed = True
+            self._closed = self._stopped = True
             self._sender.stop(0.0)
 
     def after_fork_in_child(self) -> None:
