@@ -12,6 +12,10 @@ import pytest
 
 from fix_client import MakeProducer, StartCluster, values
 from fix_consumers import MakeConsumer, fill, read
+from headrace.client.awaited_topics import AwaitedTopics
+from headrace.client.group_commits import CommitRequests
+from headrace.client.network import Network
+from headrace.client.outcome import DeliveryOutcome
 from headrace.client.streams import MessageStream
 from headrace.client.unpacking import ConsumerRecord
 from headrace.wire.builder import BatchBuilder
@@ -118,6 +122,42 @@ def test_a_stream_holds_no_lock_after_it(interrupted: Interrupt) -> None:
         other.start()
         other.join(WAIT_S)
         assert not other.is_alive()
+
+
+def is_free(call: Callable[[], object]) -> bool:
+    """Whether another thread, such as the sender's or the group's, can make the call."""
+    other = threading.Thread(target=call, daemon=True)
+    other.start()
+    other.join(WAIT_S)
+    return not other.is_alive()
+
+
+def test_a_wait_for_a_topic_holds_no_lock_after_it(interrupted: Interrupt) -> None:
+    network = Network("127.0.0.1:1", client_id="c", request_timeout_ms=1_000)
+    topics = AwaitedTopics(network)
+    for _ in range(SIGNALS):
+        interrupted(lambda: topics.wait(0, 0.0))
+        assert is_free(topics.end), "send would wait for ever, in all threads"
+    network.close()
+
+
+def test_a_commit_of_a_group_holds_no_lock_after_it(interrupted: Interrupt) -> None:
+    commits = CommitRequests()
+    for _ in range(SIGNALS):
+        interrupted(lambda: commits.wait(commits.request(), 0.0))
+        assert is_free(lambda: commits.finish(commits.requested)), "the member would read no more"
+
+
+def test_a_future_holds_no_lock_after_it(interrupted: Interrupt) -> None:
+    for _ in range(SIGNALS):
+        outcome = DeliveryOutcome()
+
+        def wait(outcome: DeliveryOutcome = outcome) -> None:
+            outcome.wait(0.0)
+            outcome.wait_reported(0.0)
+
+        interrupted(wait)
+        assert is_free(outcome.finish), "the sender would wait for ever, and all that wait for it"
 
 
 def test_a_consumer_goes_on_after_it(

@@ -5,11 +5,12 @@ Owns which topics the sender thread asks metadata of on behalf of others.
 
 from __future__ import annotations
 
-import threading
+import time
 from collections import deque
 from collections.abc import Iterable
 
 from headrace.client.cluster import TopicPartition
+from headrace.client.latch import Latch
 from headrace.client.network import Network
 from headrace.wire.errors import ErrorCode
 
@@ -23,7 +24,7 @@ class AwaitedTopics:
         self._network = network
         self._changes: deque[tuple[str, int]] = deque()  # topics, and how many threads more wait for each
         self._waiting: dict[str, int] = {}
-        self._changed = threading.Condition()
+        self._news = Latch()  # set by the next change of what follows, or of `version`
         self._has_ended = False
 
     # --- other threads ---
@@ -41,8 +42,13 @@ class AwaitedTopics:
 
     def wait(self, newer_than: int, timeout_s: float) -> None:
         """Waits until `version` exceeds `newer_than`, or the producer stops."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.version > newer_than or self._has_ended, timeout_s)
+        until_s = time.monotonic() + timeout_s
+        while True:
+            news = self._news
+            left_s = until_s - time.monotonic()
+            if self.version > newer_than or self._has_ended or left_s <= 0:
+                return
+            news.wait(left_s)
 
     # --- the sender thread ---
 
@@ -69,12 +75,14 @@ class AwaitedTopics:
             for name, info in self._network.cluster.topics.items():
                 if info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and name not in needed:
                     self._network.forget_topic(name)
-            with self._changed:
-                self.version = self._network.cluster_version
-                self._changed.notify_all()
+            self.version = self._network.cluster_version
+            self._tell()
 
     def end(self) -> None:
         """Wakes all threads: nothing more will come."""
-        with self._changed:
-            self._has_ended = True
-            self._changed.notify_all()
+        self._has_ended = True
+        self._tell()
+
+    def _tell(self) -> None:
+        news, self._news = self._news, Latch()
+        news.set()

@@ -6,6 +6,8 @@ import logging
 import threading
 from collections.abc import Callable
 
+from headrace.client.latch import Latch
+
 logger = logging.getLogger(__name__)
 
 
@@ -19,8 +21,8 @@ class DeliveryOutcome:
         self.is_reported = False
         """Whether the callbacks have returned, too."""
         self._lock = threading.Lock()
-        self._reported: threading.Event | None = None
-        self._event: threading.Event | None = None
+        self._reported: Latch | None = None
+        self._event: Latch | None = None
         self._callbacks: list[Callable[[], None]] = []
 
     def wait(self, timeout: float | None) -> bool:
@@ -31,7 +33,7 @@ class DeliveryOutcome:
             if self.is_done:
                 return True
             if self._event is None:
-                self._event = threading.Event()
+                self._event = Latch()
             event = self._event
         return event.wait(timeout)
 
@@ -41,7 +43,7 @@ class DeliveryOutcome:
             if self.is_reported:
                 return True
             if self._reported is None:
-                self._reported = threading.Event()
+                self._reported = Latch()
             event = self._reported
         return event.wait(timeout)
 
