@@ -137,3 +137,17 @@ def test_an_ended_stream_ends_its_readers() -> None:
     failed.end(BrokerError(29, "t-0"))
     with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
         next(failed)
+
+
+def test_a_rebalance_does_not_wait_for_a_reader_that_commits() -> None:
+    """The commit is what the reader waits for next, and the group's thread stores it after the drain."""
+    stream = MessageStream(0, wants_more=lambda: None)
+    stream.put([ConsumerRecord("t", 0, 1, 0, None, b"v", ())])
+    assert stream.get(1) is not None
+    draining = threading.Thread(target=stream.drain, args=(60,), daemon=True)
+    draining.start()
+    time.sleep(0.1)
+    assert stream.mark_consumed_by(threading.get_ident())
+    draining.join(10)
+    assert not draining.is_alive()
+    assert stream.consumed() == {("t", 0): 2}

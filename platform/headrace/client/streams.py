@@ -121,6 +121,7 @@ class MessageStream:
             if self._reader != thread_id:
                 return True
             self._mark_consumed()
+            self._changed.notify_all()  # `drain` may be waiting for that
             return not self._is_forfeited
 
     def drain(self, grace_s: float) -> None:
