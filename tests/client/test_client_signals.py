@@ -196,3 +196,18 @@ def test_a_position_is_found_after_it(
     for _ in range(SIGNALS):
         interrupted(find)
     find()
+
+
+def test_a_stream_returns_each_message_once_after_it(interrupted: Interrupt) -> None:
+    """One that was taken, and returned to nobody, counted as consumed by the next call, or was gone."""
+    stream = MessageStream(0, wants_more=lambda: None)
+    got: list[ConsumerRecord] = []
+    stream.put([ConsumerRecord("t", 0, i, 0, None, b"v", ()) for i in range(500_000)])
+
+    def take() -> None:
+        if (record := stream.get(0.0)) is not None:
+            got.append(record)
+
+    for _ in range(4 * SIGNALS):
+        interrupted(take)
+    assert [record.offset for record in got] == list(range(len(got)))

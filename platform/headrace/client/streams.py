@@ -8,12 +8,14 @@ committed.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from headrace.client.cluster import TopicPartition
 from headrace.client.errors import ClientError
+from headrace.client.latch import Latch
 from headrace.client.unpacking import ConsumerRecord
 
 QUEUE_RECORDS_MAX: Final = 2000
@@ -45,8 +47,11 @@ class MessageStream:
         self._queue: deque[ConsumerRecord] = deque()
         # Entered by itself: a signal's handler may raise in what `Condition` adds to it, with the lock held.
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)  # only `drain` waits for it, in the group's thread
+        self._news = Latch()  # set when there is more, or the stream ends
         self._in_hand: ConsumerRecord | None = None
+        self._taken: ConsumerRecord | None = None  # by the last `get`, perhaps before it is in hand
+        self._is_draining = False
         self._is_forfeited = False
         self._reader: int | None = None
         self._consumed: dict[TopicPartition, int] = {}
@@ -69,6 +74,14 @@ class MessageStream:
     def get(self, timeout_s: float) -> ConsumerRecord | None:
         """Returns the next message, or None if none arrives within `timeout_s` or the group was closed."""
         self._check_not_forked()  # first: another thread may have held the lock during the fork
+        self._taken = None
+        try:
+            return self._get(timeout_s)
+        except BaseException:
+            self._give_back()
+            raise
+
+    def _get(self, timeout_s: float) -> ConsumerRecord | None:
         with self._lock:
             self._reader = threading.get_ident()
             self._mark_consumed()
@@ -76,18 +89,45 @@ class MessageStream:
             if not self._queue:
                 # `drain` may be waiting until the message last returned is consumed.
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._queue or self._ended, timeout_s)
-            if self._queue:
-                record = self._in_hand = self._queue.popleft()
-                self._is_forfeited = False  # of the one before
-                self._queue_bytes -= _size_bytes(record)
-                if self._full and self._is_below(2):
-                    self._full = False
-                    self._wants_more()
+            elif (record := self._take()) is not None:
                 return record
-            if self._error is not None:
-                raise self._error
+        until_s = time.monotonic() + timeout_s
+        while True:
+            news, left_s = self._news, until_s - time.monotonic()
+            with self._lock:
+                if (record := self._take()) is not None:
+                    return record
+                if self._error is not None:
+                    raise self._error
+                if self._ended or left_s <= 0:
+                    return None
+            news.wait(left_s)
+
+    def _take(self) -> ConsumerRecord | None:
+        """Returns the next message, if there is one. With the lock held."""
+        if not self._queue:
             return None
+        record = self._taken = self._queue[0]
+        self._queue.popleft()
+        self._in_hand = record
+        self._is_forfeited = False  # of the one before
+        self._queue_bytes -= _size_bytes(record)
+        if self._full and self._is_below(2):
+            self._full = False
+            self._wants_more()
+        return record
+
+    def _give_back(self) -> None:
+        """A signal's handler has raised in `get`: what it had taken is returned to nobody, and comes next."""
+        with self._lock:
+            record = self._taken
+            if record is None or self._is_forfeited or self._is_draining:
+                return  # it is delivered again, by its next owner
+            if not self._queue or self._queue[0] is not record:
+                self._queue.appendleft(record)
+                self._queue_bytes = sum(map(_size_bytes, self._queue))
+            if self._in_hand is record:
+                self._in_hand = None
 
     def _mark_consumed(self) -> None:
         record = self._in_hand
@@ -108,10 +148,11 @@ class MessageStream:
 
     def put(self, records: list[ConsumerRecord]) -> None:
         with self._lock:
+            self._is_draining = False
             self._queue.extend(records)
             self._queue_bytes += sum(map(_size_bytes, records))
             self._full = self._full or not self._is_below(1)
-            self._changed.notify_all()
+        self._tell()
 
     def mark_consumed_by(self, thread_id: int) -> bool:
         """Counts the message last returned as consumed if this thread reads the stream. Returns False if that
@@ -128,6 +169,7 @@ class MessageStream:
         """Discards the queue, then waits at most `grace_s` until the message last returned is consumed."""
         with self._lock:
             self._clear()
+            self._is_draining = True
             self._changed.wait_for(lambda: self._in_hand is None, grace_s)
 
     def _clear(self) -> None:
@@ -156,7 +198,11 @@ class MessageStream:
             self._clear()
             self._ended = True
             self._error = error
-            self._changed.notify_all()
+        self._tell()
+
+    def _tell(self) -> None:
+        news, self._news = self._news, Latch()
+        news.set()
 
 
 def _size_bytes(record: ConsumerRecord) -> int:
