@@ -19,7 +19,13 @@ from headrace.coordination.session import ZooKeeperSession
 READS_MAX: Final = 20
 """A tree whose topics change during so many reads in a row is not read any more."""
 NODES_MAX: Final = 5_000_000
+CLUSTER_SEARCH_MAX: Final = 20_000
+"""Nodes that are looked at in search of clusters."""
 _ITS_OWN: Final = "/zookeeper"
+_OF_A_CLUSTER: Final = frozenset(
+    path.split("/")[1]
+    for path in (znodes.TOPICS, znodes.TOPIC_CONFIGS, znodes.CONSUMERS, znodes.REGISTRY, znodes.CONTROLLER)
+)
 
 
 class TreeNode(NamedTuple):
@@ -46,6 +52,30 @@ def read_tree(
         if [_topics_version(session, chroot) for chroot in chroots] == before:
             return nodes
     raise CoordinationError(f"topics were created or deleted during {READS_MAX} reads of ZooKeeper; repeat")
+
+
+def clusters_in(session: ZooKeeperSession) -> list[str]:
+    """Returns the chroots below which a ZooKeeper has topics, or had: "", or a path such as "/east". Raises
+    `CoordinationError`, also if it has too many nodes to look at.
+    """
+    found: list[str] = []
+    level, looked_at = [""], 0
+    while level:
+        looked_at += len(level)
+        if looked_at > CLUSTER_SEARCH_MAX:
+            raise CoordinationError(
+                f"ZooKeeper {session.hosts} has more than {CLUSTER_SEARCH_MAX} nodes outside of its clusters"
+            )
+        below: list[str] = []
+        has_topics = session.stat_many(chroot + znodes.TOPICS for chroot in level)
+        children = session.children_many(chroot or "/" for chroot in level)
+        for chroot, topics, names in zip(level, has_topics, children, strict=True):
+            if topics is not None:
+                found.append(chroot)
+            own = _OF_A_CLUSTER if topics is not None else ()
+            below += [f"{chroot}/{name}" for name in names or () if name not in own]
+        level = [path for path in below if path != _ITS_OWN]
+    return found
 
 
 def _topics_version(session: ZooKeeperSession, chroot: str) -> tuple[int, int] | None:

@@ -6,7 +6,8 @@ HDFS yet.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.provider.attributes import Attribute
@@ -15,6 +16,7 @@ from headrace.provider.problems import Problem, ResourceError, format_bytes, joi
 
 if TYPE_CHECKING:
     from headrace.client.group_admin import GroupAdmin
+    from headrace.coordination.session import ZooKeeperSession
 
 CONNECT_TIMEOUT_S: Final = 3.0
 
@@ -118,25 +120,40 @@ def of_broker(admin: GroupAdmin, broker_id: int, deleted_topics: Collection[str]
 
 
 def topics_in(zookeeper: str, deleted_topics: Collection[str]) -> list[str]:
-    """Returns the topics that a ZooKeeper knows, except internal topics and deleted ones (ids).
+    """Returns the topics that a ZooKeeper knows, at its root and below paths such as `/east`, except internal
+    topics and deleted ones (ids).
 
     Raises `CoordinationError`.
     """
     # Imported here and below because each import is slow, and few requests need it.
-    from headrace.coordination.session import ZooKeeperSession
     from headrace.coordination.topics import TopicRegistry
+    from headrace.coordination.tree import clusters_in
 
-    session = ZooKeeperSession(zookeeper, name="headrace-terraform")
+    with _zookeeper(zookeeper) as session:
+        chroots = clusters_in(session)
+    found: list[str] = []
+    for chroot in chroots:
+        with _zookeeper(zookeeper + chroot) as session:
+            topics = TopicRegistry(session).list()
+        where = f" (in {chroot})" if chroot else ""
+        found += (
+            f"{name}{where}"
+            for name, topic in topics.items()
+            if not name.startswith("_") and str(topic.topic_id) not in deleted_topics
+        )
+    return sorted(found)
+
+
+@contextmanager
+def _zookeeper(hosts: str) -> Iterator[ZooKeeperSession]:
+    from headrace.coordination.session import ZooKeeperSession
+
+    session = ZooKeeperSession(hosts, name="headrace-terraform")
     session.start(connect_timeout_s=CONNECT_TIMEOUT_S)
     try:
-        topics = TopicRegistry(session).list()
+        yield session
     finally:
         session.close()
-    return sorted(
-        name
-        for name, topic in topics.items()
-        if not name.startswith("_") and str(topic.topic_id) not in deleted_topics
-    )
 
 
 def of_warehouse(webhdfs_url: str) -> Holdings:
