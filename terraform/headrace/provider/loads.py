@@ -16,6 +16,7 @@ from headrace.provider.attributes import Attribute, BlockSchema
 from headrace.provider.planning import ResourceChange, ResourcePlan, replaces_of
 from headrace.provider.problems import Problem, ResourceError
 from headrace.provider.resource import Resource, ResourceCall
+from headrace.provider.unit_resource import MOVES
 from headrace.provider.values import Values, is_known, to_json
 from headrace.warehouse.schedule import DEFAULTS, FIELDS, LoadScheduleError, parse_schedule
 
@@ -97,7 +98,10 @@ class LoadResource(Resource):
         problems = []
         if change.is_creation and is_known(planned) and _identity(planned) not in self.context.known:
             problems = self._dry_run(planned)
-        return ResourcePlan(planned, replaces_of(SCHEMA, change), tuple(problems))
+        replaces = replaces_of(SCHEMA, change)
+        if replaces:
+            call.private[MOVES] = "host" in replaces
+        return ResourcePlan(planned, replaces, tuple(problems))
 
     def _dry_run(self, planned: Values) -> list[Problem]:
         """Returns what the agent objects to; nothing if it cannot be reached yet."""
@@ -140,7 +144,16 @@ class LoadResource(Resource):
         return planned
 
     def delete(self, call: ResourceCall, prior: Values) -> None:
-        self._client(prior).delete_load(prior["topic"])
+        """Deletes the load. As with units, a host that does not answer keeps it if the load moves to another
+        one, or if the provider's configuration has given the host up."""
+        try:
+            if self.context.agents.has(prior["host"]):
+                self._client(prior).delete_load(prior["topic"])
+                return
+        except AgentUnreachableError:
+            if not call.private.get(MOVES):
+                raise
+        call.problems.append(_left_behind(prior))
 
     def import_(self, call: ResourceCall, identity: str) -> Values:
         host, topic = self.split_import_id(identity)
@@ -159,6 +172,16 @@ def _fields_of(values: Values) -> dict[str, Any]:
     """Returns the load's fields as its agent takes them."""
     fields = {name: to_json(values.get(name)) for name in FIELDS}
     return {name: value for name, value in fields.items() if value is not None or name in _NULLABLE}
+
+
+def _left_behind(prior: Values) -> Problem:
+    host, topic = prior["host"], prior["topic"]
+    return Problem(
+        f"Load {topic} was not deleted from host {host}",
+        f"The agent there does not answer, or the provider's `agents` no longer has it. If {host} comes "
+        f"back, its Airflow loads {topic}, too: stop it, or delete the load there.",
+        is_warning=True,
+    )
 
 
 def _exists(planned: Values, *, is_same: bool) -> Problem:
