@@ -231,7 +231,7 @@ class TopicResource(Resource):
         `min.insync.replicas` that its replicas cannot meet would hold its producers up."""
         name = planned["name"]
         settings = _changed_settings(_settings_of(prior), _settings_of(planned))
-        if settings and not planned["replication_factor"] > prior["replication_factor"]:
+        if settings and not _gets_more_replicas(prior, planned):
             admin.alter_configs(name, settings)
             settings = {}
         if planned["partitions"] > prior["partitions"]:
@@ -329,6 +329,12 @@ def _settings_of(values: Values) -> dict[str, str]:
 def _has_new_factor(prior: Values, planned: Values) -> bool:
     factor = planned["replication_factor"]
     return is_known(factor) and factor != prior["replication_factor"]
+
+
+def _gets_more_replicas(prior: Values, planned: Values) -> bool:
+    """State of older versions of this provider has no `replication_factor` until it is refreshed."""
+    before, factor = (_given_number(values.get("replication_factor")) for values in (prior, planned))
+    return factor is not None and factor > (before or 0)
 
 
 def _given_number(value: Any) -> int | None:
