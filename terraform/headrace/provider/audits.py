@@ -6,7 +6,6 @@ Owns how the provider reads the audit store: an SQLAlchemy URL, on this machine 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from headrace.provider.attributes import Attribute, BlockSchema
@@ -91,27 +90,34 @@ SCHEMA: Final = BlockSchema(
 def read_report(store_url: str, topic: str, from_ms: int | None = None, to_ms: int | None = None) -> Report:
     """Returns the audit's report on a topic. Raises `ResourceError` if the store cannot be read."""
     # Imported here because SQLAlchemy is slow to import, and few requests need it.
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+    from sqlalchemy.exc import SQLAlchemyError
 
     from headrace.audit.report.report import report
-    from headrace.audit.store.store import AuditStore, StoreError
+    from headrace.audit.store.store import AuditStore, StoreError, StoreMissingError, parsed_url, problem_of
 
     try:
-        url = make_url(store_url)
-        # AuditStore would create a missing file, and then report nothing.
-        if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
-            raise StoreError(f"there is no audit store {url}: the file is not on this machine")
-        store = AuditStore(store_url)
-    except (ArgumentError, NoSuchModuleError) as error:
+        parsed_url(store_url)
+    except StoreError as error:
         text = "Expected an SQLAlchemy URL, such as sqlite:////var/lib/headrace/audit.db."
         raise ResourceError(Problem("Not the URL of an audit store", text, ("store",))) from error
-    except StoreError as error:
-        raise ResourceError(Problem("The audit store cannot be read", f"{error}.", ("store",))) from error
+    store = None
     try:
+        # A plan changes nothing there, and waits for no auditor that writes.
+        store = AuditStore(store_url, must_exist=True)
         return report(store, topic, from_ms, to_ms)
+    except StoreMissingError as error:
+        raise _unreadable(f"{error}: is it on this machine?") from error
+    except StoreError as error:
+        raise _unreadable(f"{error}.") from error
+    except SQLAlchemyError as error:
+        raise _unreadable(f"{problem_of(error)}.") from error
     finally:
-        store.close()
+        if store is not None:
+            store.close()
+
+
+def _unreadable(why: str) -> ResourceError:
+    return ResourceError(Problem("The audit store cannot be read", why, ("store",)))
 
 
 class AuditVerdictData(DataSource):
