@@ -80,13 +80,18 @@ class Brokers:
 
 
 def hour(
-    resent: list[ResentRecord] | None = None, publisher: str = PUBLISHER, lost: Collection[int] = (LOST,)
+    resent: list[ResentRecord] | None = None,
+    publisher: str = PUBLISHER,
+    lost: Collection[int] = (LOST,),
+    brought: Collection[bytes] = (),
 ) -> Judged:
     """An hour of which these batches never arrived, and three events never got a number."""
     log = PartitionBytes()
     for index, batch in enumerate(BATCHES):
         if index not in lost:
             log.append(batch.encode())
+    for data in brought:
+        log.append(data)
     store = AuditStore("sqlite://")
     store.fold(everything_reported([], {0: log}))
     store.fold([received(report_of(publisher, BATCHES, extra=EXTRA))])
@@ -187,6 +192,29 @@ def test_of_a_finding_of_several_batches_a_killed_run_leaves_none_behind(
             resender.bring(plan_of(resender, found), brokers, brokers, "a@b")
         resender.bring(plan_of(resender, found), brokers, brokers, "a@b")
     assert values(brokers) == sorted([*WANTED, *(f"{LOST + 1}.{number}".encode() for number in range(10))])
+
+
+@pytest.mark.parametrize("dies_at", range(4, 10))
+def test_what_the_log_has_of_a_killed_run_is_not_sent_again(
+    tmp_path: Path, resender: Resender, dies_at: int
+) -> None:
+    """The next run may come after the brokers have forgotten the producer ids: they would store it twice."""
+    fill(tmp_path / "publishers")
+    killed, brokers = Brokers(dies_at), Brokers()
+    with resender.intents.locked():
+        with suppress(KeyboardInterrupt):
+            resender.bring(plan_of(resender, hour()), killed, killed, "a@b")
+        assert killed.batches, "it was killed before it sent anything"
+        seen = hour(list(killed.said), brought=[data for _, _, data in killed.batches])
+        resender.bring(plan_of(resender, seen), brokers, brokers, "a@b")
+    sent = [
+        record for each in (killed, brokers) for _, _, data in each.batches for record in decode_records(data)
+    ]
+    assert sorted(record.value or b"" for record in sent) == WANTED
+    said = {each.producer_id for each in (*killed.said, *brokers.said)}
+    assert said == {
+        read_header(data).producer_id for each in (killed, brokers) for _, _, data in each.batches
+    }
 
 
 def test_what_no_spool_has_is_said(tmp_path: Path, resender: Resender) -> None:

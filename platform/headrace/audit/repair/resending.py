@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from headrace.audit.evidence import PRODUCER_HOP, Evidence, Finding, Status
+from headrace.audit.intervals import covers, union
 from headrace.audit.repair.intents import Intent, Intents
 from headrace.audit.times import bucket_start
 from headrace.audit.topic.records import AuditRecord
@@ -75,12 +76,14 @@ class Resend:
 class ResendPlan:
     """What is brought again: batches that an earlier run began with, and new ones.
 
-    `problems`: what is not, and why.
+    `arrived`: the producer ids of those begun that the log has, so that they are only said. `problems`: what
+    is not brought, and why.
     """
 
     begun: tuple[Intent, ...] = ()
     fresh: tuple[Resend, ...] = ()
     problems: tuple[str, ...] = ()
+    arrived: frozenset[int] = frozenset()
 
     @property
     def record_count(self) -> int:
@@ -143,7 +146,9 @@ class Resender:
             fresh += found
             if problem:
                 problems.append(f"{problem}; the spools are in {self._spools}")
-        return ResendPlan(tuple(dict.fromkeys(used)), tuple(fresh), tuple(problems))
+        # Brokers forget producers after a day: then they would store the same batch once more.
+        arrived = frozenset(each.resent.producer_id for each in used if _is_in_log(each.resent, evidence))
+        return ResendPlan(tuple(dict.fromkeys(used)), tuple(fresh), tuple(problems), arrived)
 
     def bring(self, plan: ResendPlan, sender: SendsBatches, says: Says, said_by: str) -> int:
         """Sends what is planned, and says so; returns how many records. Call it in `intents.locked`.
@@ -152,7 +157,8 @@ class Resender:
         """
         intents = [*plan.begun, *(self._intent(each, sender, said_by) for each in plan.fresh)]
         for intent in intents:
-            sender.send(intent.resent.topic, intent.resent.partition, intent.batch)
+            if intent.resent.producer_id not in plan.arrived:
+                sender.send(intent.resent.topic, intent.resent.partition, intent.batch)
             says.publish(intent.resent)
         says.flush()
         for intent in intents:
@@ -223,6 +229,17 @@ def _without_numbers(evidence: Evidence) -> Iterator[_Lacking]:
 def _is_of(resent: ResentRecord, evidence: Evidence) -> bool:
     in_hour = evidence.hour_ms <= resent.bucket_start_ms < evidence.end_ms
     return in_hour and (resent.datacenter, resent.topic) == (evidence.datacenter, evidence.topic)
+
+
+def _is_in_log(resent: ResentRecord, evidence: Evidence) -> bool:
+    """Whether the datacenter's auditor has counted all of these events in the log, by their new numbers."""
+    whose = (resent.partition, resent.producer_id, resent.producer_epoch)
+    counted = (
+        (each.span.first_sequence, each.span.last_sequence + 1)
+        for each in evidence.datacenter_spans
+        if (each.partition, each.span.producer_id, each.span.producer_epoch) == whose
+    )
+    return covers(union(counted), resent.first_sequence, resent.first_sequence + resent.record_count)
 
 
 def _covers(resent: ResentRecord, finding: Finding) -> bool:
