@@ -53,6 +53,15 @@ def test_a_time_too_far_from_now_is_refused(text: str) -> None:
     assert caught.value.exit_code is ExitCode.USAGE
 
 
+@pytest.mark.parametrize("text", ["1969-12-31T23:59:59.999Z", "1900-01-01", "1970-01-01T00:00:00+00:01"])
+def test_a_date_before_1970_is_refused(text: str) -> None:
+    """Requests have other meanings for negative times: -1 is the log's end, and -2 its beginning."""
+    with pytest.raises(CommandError, match=f"'{re.escape(text)}' is not a time from 1970 to 9999") as caught:
+        parse_time_ms(text)
+    assert caught.value.exit_code is ExitCode.USAGE
+    assert parse_time_ms("1970-01-01") == 0
+
+
 @pytest.mark.parametrize("parse", [parse_duration_ms, parse_size_bytes])
 @pytest.mark.parametrize("number", ["9" * 19 + ".5", "9" * 400, "9" * 5_000])
 def test_what_no_setting_can_hold_is_refused(parse: Callable[[str], int], number: str) -> None:

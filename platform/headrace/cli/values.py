@@ -57,12 +57,7 @@ def parse_time_ms(text: str, at_ms: int | None = None) -> int:
     if candidate == "now":
         return present_ms
     if candidate[:1] in ("-", "+") and _DURATION.fullmatch(candidate[1:]):
-        moment_ms = present_ms + parse_signed(candidate, parse_duration_ms)
-        if not 0 <= moment_ms <= TIME_MAX_MS:
-            raise CommandError(
-                f"{text!r} is not a time from 1970 to 9999; write {TIME_FORMS}", ExitCode.USAGE
-            )
-        return moment_ms
+        return _in_range(text, present_ms + parse_signed(candidate, parse_duration_ms))
     if candidate.isascii() and candidate.isdigit() and len(candidate) >= UNIX_DIGITS_MIN:
         if problem := time_problem(int(candidate)):
             raise CommandError(f"{text!r} is not a time: {problem}; write {TIME_FORMS}", ExitCode.USAGE)
@@ -73,7 +68,14 @@ def parse_time_ms(text: str, at_ms: int | None = None) -> int:
         moment = datetime.fromisoformat(candidate)
     except ValueError:
         raise CommandError(f"{text!r} is not a time; write {TIME_FORMS}", ExitCode.USAGE) from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    return _in_range(text, int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000))
+
+
+def _in_range(text: str, moment_ms: int) -> int:
+    """Returns the moment. Negative ones have other meanings in requests: -1 is the end of a log."""
+    if not 0 <= moment_ms <= TIME_MAX_MS:
+        raise CommandError(f"{text!r} is not a time from 1970 to 9999; write {TIME_FORMS}", ExitCode.USAGE)
+    return moment_ms
 
 
 def parse_duration_ms(text: str) -> int:
