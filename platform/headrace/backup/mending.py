@@ -20,6 +20,7 @@ from headrace.backup import manifest
 from headrace.backup.errors import DamagedBackupError, RefusedError
 from headrace.backup.manifest import FileEntry, Manifest, Piece
 from headrace.backup.pace import Pace, check_room
+from headrace.backup.segments import PIECE_BYTES, copy_segment, patch
 from headrace.backup.verifying import check_all, open_inside
 from headrace.log import gaps, snapshot
 from headrace.log.check import Finding, Report, check_partition
@@ -86,7 +87,7 @@ class _Source:
         fd = open_inside(self.folder, self.prefix + file_name(found[0], SEGMENT_SUFFIX))
         try:
             while start < end:
-                piece = os.pread(fd, min(1 << 20, end - start), start - found[0])
+                piece = os.pread(fd, min(PIECE_BYTES, end - start), start - found[0])
                 if not piece:
                     raise DamagedBackupError(
                         f"{self.folder / self.prefix}: its segment {found[0]} ends at {start}"
@@ -148,19 +149,31 @@ def mend(
         _check_covered(target, report, holes, source, may_be_shorter=may_be_shorter)
         check_room(data_dir, sum(entry.size_bytes for entry in files), f"the restore of {partition}")
         new = data_dir / aside_name(partition, RESTORING)
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(mode=0o700)
+        end = _made(target, new, report, holes, source)
+        kept = _exchange(new, target)
+    return Mended(target, holes, end, kept)
+
+
+def _made(
+    target: Path, new: Path, report: Report | None, holes: Sequence[tuple[int, int]], source: _Source
+) -> int:
+    """Makes the mended log in `new`, durable; returns its end. If that fails nothing is left there, where the
+    disk may be full. Raises `RefusedError`, `LogError`, `OSError`.
+    """
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(mode=0o700)
+    try:
         _build(target, new, report, holes, source)
         left = check_partition(new).findings
         if left:
-            shutil.rmtree(new)
             raise RefusedError(
-                f"{target} cannot be mended with {backup}: {_named(left)}. Nothing was changed"
+                f"{target} cannot be mended with {source.folder}: {_named(left)}. Nothing was changed"
             )
-        _settle(new, data_dir.stat())
-        end = snapshot.take(new, None).end
-        kept = _exchange(new, target)
-    return Mended(target, holes, end, kept)
+        _settle(new, new.parent.stat())
+        return snapshot.take(new, None).end
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
 
 
 @contextmanager
@@ -258,7 +271,7 @@ def _build(
         name = file_name(segment.base, SEGMENT_SUFFIX)
         ends[segment.end] = segment.base
         if any(start < segment.end and end > segment.base for start, end in holes):
-            shutil.copyfile(target / name, new / name)
+            copy_segment(target / name, new / name, segment.base, segment.end, holes)
             touched.add(segment.base)
         else:
             os.link(target / name, new / name)
@@ -275,7 +288,7 @@ def _build(
                 ends[stop] = base
                 _own(target, new, base)
             touched.add(base)
-            _patch(new / file_name(base, SEGMENT_SUFFIX), at - base, source.read(at, stop))
+            patch(new / file_name(base, SEGMENT_SUFFIX), at - base, source.read(at, stop))
             at = stop
     _small_files(target, new, source, touched)
 
@@ -303,16 +316,6 @@ def _own(target: Path, new: Path, base: int) -> None:
     if (new / name).exists() and (new / name).stat().st_nlink > 1:
         (new / name).unlink()
         shutil.copyfile(target / name, new / name)
-
-
-def _patch(path: Path, at: int, pieces: Iterable[bytes]) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        for piece in pieces:
-            os.pwrite(fd, piece, at)
-            at += len(piece)
-    finally:
-        os.close(fd)
 
 
 def _small_files(target: Path, new: Path, source: _Source, touched: set[int]) -> None:
