@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +13,8 @@ from typing import Any, cast
 
 import pytest
 
-from fix_log import build
+from fix_bad_sector import BadSector
+from fix_log import build, segments
 from headrace.agent.configuration import BrokerConfiguration
 from headrace.agent.host import Host
 from headrace.agent.kinds import unit_of
@@ -95,6 +98,37 @@ def test_a_folder_that_is_deleted_before_its_size_is_asked_counts_nothing(
     (tmp_path / "backup").mkdir()
     with Writer(tmp_path / "backup", [], Pace()) as writer:
         assert size_to_copy(broker, writer) == size_bytes
+
+
+@pytest.mark.parametrize("what", ["a sector", "the checkpoint"])
+def test_a_log_that_the_disk_can_no_longer_read_ends_no_backup(
+    broker: HomeUnit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    folder = broker.directory / "topic-0"
+    path = segments(folder)[1]
+    if what == "a sector":
+        BadSector(monkeypatch, path, 100, 200)
+    else:
+        path = folder / "checkpoint"
+        path.unlink()
+        path.mkdir()  # which no program can read as a file
+    found, folders = copied(broker, tmp_path / "backup", ends={(7, "topic-0"): 1200})
+    (problem,) = found.problems
+    assert problem.startswith("east-broker-7: ") and str(path) in problem and "cannot be read" in problem
+    assert (set(found.partitions), folders) == ({"topic-1"}, {"topic-1"})
+
+
+def test_a_full_disk_of_the_backup_ends_it(
+    broker: HomeUnit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int, data: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "backup").mkdir()
+    with Writer(tmp_path / "backup", [], Pace()) as writer:
+        monkeypatch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space left"):
+            copy_broker(broker, {}, {"topic": TOPIC}, writer, lambda line: None)
 
 
 def test_a_partition_that_was_added_after_zookeeper_was_read_is_left_out(

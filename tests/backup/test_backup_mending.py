@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import shutil
 import uuid
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
+from fix_bad_sector import BadSector
 from fix_failing_disk import FailingDisk
 from fix_log import SMALL, Built, batch, build, content, segments
 from headrace.backup import manifest, mending
@@ -188,26 +187,6 @@ def test_what_an_interrupted_mend_left_is_removed(world: World) -> None:
     (world.data_dir / "topic-0.restoring" / "half").write_text("x")
     world.mend()
     assert world.served() == world.built.data
-
-
-class BadSector:
-    """Addresses [start, end) of one file that no longer can be read; nor can all of it at once."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, path: Path, start: int, end: int) -> None:
-        self._file, self._start, self._end = path.stat().st_ino, start, end
-        self._pread, self._copyfile = os.pread, shutil.copyfile
-        monkeypatch.setattr(os, "pread", self._fake_pread)
-        monkeypatch.setattr(shutil, "copyfile", self._fake_copyfile)
-
-    def _fake_pread(self, fd: int, size_bytes: int, at: int) -> bytes:
-        if os.fstat(fd).st_ino == self._file and at < self._end and self._start < at + size_bytes:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return self._pread(fd, size_bytes, at)
-
-    def _fake_copyfile(self, source: Path, target: Path) -> Path:
-        if source.stat().st_ino == self._file:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return self._copyfile(source, target)
 
 
 def test_what_the_disk_can_no_longer_read_is_mended(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

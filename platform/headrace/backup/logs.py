@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from headrace.agent.configuration import BrokerConfiguration
 from headrace.backup.trees import Topic
 from headrace.backup.units import HomeUnit
-from headrace.backup.writer import SourceChangedError, Writer, local_stamp
+from headrace.backup.writer import SourceChangedError, SourceUnreadableError, Writer, local_stamp
 from headrace.client.admin import Admin
 from headrace.client.errors import ClientError
 from headrace.log import snapshot
@@ -114,7 +114,7 @@ def copy_broker(
                 continue
             flushed = ends.get((broker_id, folder.name))
             taken = _copy_partition(broker, folder, flushed, writer)
-        except (LogError, SourceChangedError) as error:
+        except (LogError, SourceChangedError, SourceUnreadableError) as error:
             _forget(writer, broker, folder)
             if folder.exists():
                 copied.problems.append(f"{broker.name}: {error}")
@@ -148,18 +148,20 @@ def _replicas_on(topics: Mapping[str, Topic], broker_id: int) -> list[str]:
 def _is_of(topic: Topic | None, partition: int, folder: Path) -> bool:
     """Whether the folder holds this partition of the topic. A restored log that no topic lists would be taken
     for the next partition that gets its number."""
-    with _gone_is_changed():
+    with _reading(folder):
         topic_id = snapshot.topic_id_of(folder)
     return topic is not None and topic_id == topic.topic_id and partition in topic.partitions
 
 
 @contextmanager
-def _gone_is_changed() -> Iterator[None]:
-    """For what reads a folder whose broker may delete its files at any moment."""
+def _reading(folder: Path) -> Iterator[None]:
+    """For what reads a folder whose broker may delete its files at any moment, and whose disk may be bad."""
     try:
         yield
     except FileNotFoundError as error:
         raise SourceChangedError(f"{error.filename} is gone") from None
+    except OSError as error:
+        raise SourceUnreadableError(f"{error.filename or folder} cannot be read: {error.strerror}") from error
 
 
 def _copy_partition(broker: HomeUnit, folder: Path, flushed: int | None, writer: Writer) -> LogSnapshot:
@@ -167,7 +169,7 @@ def _copy_partition(broker: HomeUnit, folder: Path, flushed: int | None, writer:
     base = f"{broker.name}/{folder.name}"
     for attempt in range(ATTEMPTS_MAX):
         try:
-            with _gone_is_changed():
+            with _reading(folder):
                 taken = snapshot.take(folder, flushed)
             for part in taken.segments:
                 writer.copy(f"{base}/{part.name}", folder / part.name, part.length_bytes)

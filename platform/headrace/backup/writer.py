@@ -37,6 +37,10 @@ class SourceChangedError(BackupError):
     """The source is shorter than it was, or gone: the caller decides what that means."""
 
 
+class SourceUnreadableError(BackupError):
+    """The disk of the source cannot read it, or a part of it."""
+
+
 class Writer:
     """The files of one backup folder. `is_checking`: also files that look unchanged are read and compared.
 
@@ -66,11 +70,15 @@ class Writer:
         return any(True for _ in self._same(path, size_bytes, stamp))
 
     def copy(self, path: str, source: Path, length_bytes: int | None = None) -> None:
-        """Copies a file, or its first bytes. Raises `SourceChangedError`, `OSError`."""
+        """Copies a file, or its first bytes. Raises `SourceChangedError`, `SourceUnreadableError`; `OSError`
+        of the backup's own disk.
+        """
         try:
             fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             raise SourceChangedError(f"{source} is gone") from None
+        except OSError as error:
+            raise SourceUnreadableError(f"{source} cannot be read: {error.strerror}") from error
         try:
             stat = os.fstat(fd)
             size_bytes = stat.st_size if length_bytes is None else length_bytes
@@ -81,7 +89,12 @@ class Writer:
     def _pieces(self, fd: int, size_bytes: int, source: Path) -> Iterator[bytes]:
         at = 0
         while at < size_bytes:
-            piece = os.pread(fd, min(self._pace.chunk_bytes, size_bytes - at), at)
+            try:
+                piece = os.pread(fd, min(self._pace.chunk_bytes, size_bytes - at), at)
+            except OSError as error:
+                raise SourceUnreadableError(
+                    f"{source} cannot be read from byte {at} on: {error.strerror}"
+                ) from error
             if not piece:
                 raise SourceChangedError(f"{source} ends at {at} bytes, and had {size_bytes} before")
             at += len(piece)
