@@ -314,7 +314,7 @@ def _copy_home(job: _Job) -> None:
     home = job.site.home.absolute()
     agent = AgentHome(home)
     paths = [home / SITE_FILE_NAME, agent.token, agent.read_token, agent.permitted]
-    paths += sorted(ContextStore(home).folder.glob("*"))
+    paths += sorted([*ContextStore(home).folder.glob("*"), *agent.loads.glob("*.json")])
     for path in paths:
         if path.is_file() and not path.is_symlink():
             job.writer.put(f"{HOME}/{path.relative_to(home)}", path.read_bytes())
