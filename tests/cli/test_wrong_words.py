@@ -42,6 +42,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             ExitCode.USAGE,
             "--to -2h is not behind --from -1h",
         ),
+        (("consume", "t", "--until", ""), ExitCode.USAGE, "'' is not a time; write "),
+        (("audit", "report", "--from", ""), ExitCode.USAGE, "'' is not a time; write "),
+        (("audit", "report", "--to", ""), ExitCode.USAGE, "'' is not a time; write "),
+        (("warehouse", "ls", "t", "--to", ""), ExitCode.USAGE, "'' is not a time; write "),
+        (("warehouse", "ls", "t", "--from", ""), ExitCode.USAGE, "'' is not a time; write "),
+        (("warehouse", "plan", "t", "--until", ""), ExitCode.USAGE, "'' is not a time; write "),
+        (("warehouse", "load", "t", "--until", ""), ExitCode.USAGE, "'' is not a time; write "),
         (
             ("consume", "t", "-o", "xml"),
             ExitCode.USAGE,

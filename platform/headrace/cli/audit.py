@@ -52,8 +52,8 @@ def report(
     from headrace.audit.report.report import wait_until_resolved
     from headrace.audit.report.view import print_report
 
-    from_ms = parse_time_ms(from_) if from_ else None
-    until_ms = parse_time_ms(to) if to else None
+    from_ms = parse_time_ms(from_) if from_ is not None else None
+    until_ms = parse_time_ms(to) if to is not None else None
     if from_ms is not None and until_ms is not None and until_ms <= from_ms:
         raise CommandError(f"--to {to} is not behind --from {from_}", ExitCode.USAGE)
     wait_s = parse_span_ms(wait, "s", option="--wait") / 1000

@@ -82,7 +82,7 @@ def consume(
     """
     is_bounded = to_end or until is not None
     from_ms = _time_of(from_, is_one=partition is not None)
-    until_ms = parse_time_ms(until) if until else None
+    until_ms = parse_time_ms(until) if until is not None else None
     if from_ms is not None and until_ms is not None and until_ms < from_ms:
         raise CommandError(f"--until {until} is before --from {from_}: nothing lies between", ExitCode.USAGE)
     wanted = Filter(key, pattern(grep), from_ms, until_ms)

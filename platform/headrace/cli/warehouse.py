@@ -143,8 +143,8 @@ def ls(
     from headrace.warehouse import api
 
     wait_s = parse_span_ms(wait, "s", option="--wait") / 1000
-    from_ms = parse_time_ms(from_) if from_ else None
-    until_ms = parse_time_ms(to) if to else None
+    from_ms = parse_time_ms(from_) if from_ is not None else None
+    until_ms = parse_time_ms(to) if to is not None else None
     if topic is None and (wait_s or from_ms is not None or until_ms is not None):
         raise CommandError("--from, --to and --wait need a TOPIC, whose hours they choose", ExitCode.USAGE)
     options = warehouse(root)
@@ -232,7 +232,7 @@ def plan(
     """Show the address ranges that a load would read now. Reads no record and writes nothing."""
     from headrace.warehouse import api
 
-    until_ms = parse_time_ms(until) if until else None
+    until_ms = parse_time_ms(until) if until is not None else None
     said = _said(made_again or ())
     plans = api.plan_loads(warehouse(root), topics, until_ms=until_ms, accept_gap=accept_gap, said=said)
     if json:
@@ -273,7 +273,7 @@ def load(
     """Load new records into hourly Parquet files, exactly once. Safe to repeat, and to run concurrently."""
     from headrace.warehouse import api
 
-    until_ms = parse_time_ms(until) if until else None
+    until_ms = parse_time_ms(until) if until is not None else None
     said = _said(made_again or ())
     with spark(f"load {' '.join(topics)}", quiet=json) as session:
         results = api.load_topics(
