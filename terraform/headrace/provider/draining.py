@@ -20,12 +20,14 @@ from headrace.provider.values import Values
 
 if TYPE_CHECKING:
     from headrace.client.replica_admin import ReplicaAdmin
+    from headrace.coordination.session import ZooKeeperSession
     from headrace.reassignment.moving import Progress
 
 logger = logging.getLogger(__name__)
 
 DRAIN_TIMEOUT_DEFAULT_S: Final = 3600
 CONNECT_TIMEOUT_S: Final = 3.0
+GONE_POLL_S: Final = 0.5
 STUCK_SHOWN_MAX: Final = 3
 
 DRAIN_TIMEOUT_S: Final = Attribute(
@@ -60,12 +62,19 @@ def cluster_admin(state: Values, *, timeout_s: float) -> Iterator[ReplicaAdmin]:
 def registered_brokers(zookeeper: str) -> dict[int, str]:
     """Returns the addresses of the live brokers by their ids. Raises `CoordinationError`."""
     from headrace.coordination.brokers import BrokerRegistry
+
+    with _session(zookeeper) as session:
+        return {each.broker_id: f"{each.host}:{each.port}" for each in BrokerRegistry(session).live()}
+
+
+@contextmanager
+def _session(zookeeper: str) -> Iterator[ZooKeeperSession]:
     from headrace.coordination.session import ZooKeeperSession
 
     session = ZooKeeperSession(zookeeper, name="headrace-terraform")
     session.start(connect_timeout_s=CONNECT_TIMEOUT_S)
     try:
-        return {each.broker_id: f"{each.host}:{each.port}" for each in BrokerRegistry(session).live()}
+        yield session
     finally:
         session.close()
 
@@ -154,15 +163,49 @@ def forget_drained(state: Values, stopping: threading.Event) -> Problem | None:
     """
     from headrace.client.errors import ClientError
     from headrace.reassignment.moving import ReassignmentError
-    from headrace.reassignment.operations import undrain_gone
+    from headrace.reassignment.operations import UnknownBrokerError, undrain_gone
 
     try:
-        with cluster_admin(state, timeout_s=APPLY_TIMEOUT_S) as admin:
-            if not undrain_gone(admin, int(state["broker_id"]), sleep=stopping.wait):
-                return _runs_on(state)
+        try:
+            with cluster_admin(state, timeout_s=APPLY_TIMEOUT_S) as admin:
+                is_gone = undrain_gone(admin, int(state["broker_id"]), sleep=stopping.wait)
+        except ClientError:
+            # It was the last one: nobody else can be asked.
+            is_gone = _undrain_in_zookeeper(state, stopping)
+    except UnknownBrokerError:
+        return None  # it has no mark
     except (ClientError, CoordinationError, ReassignmentError) as error:
-        logger.warning("broker %s is still marked as drained: %s", state["broker_id"], error)
-    return None
+        return _still_marked(state, error)
+    return None if is_gone else _runs_on(state)
+
+
+def _undrain_in_zookeeper(state: Values, stopping: threading.Event) -> bool:
+    """Takes the mark away without a broker, once the unit's own is no longer registered; returns whether it
+    is. Raises `CoordinationError`."""
+    from headrace.coordination.broker_configs import BrokerConfigRegistry
+    from headrace.coordination.brokers import BrokerRegistry
+    from headrace.reassignment.operations import DRAINED, GONE_WAIT_MAX_S
+
+    broker_id, deadline_s = int(state["broker_id"]), time.monotonic() + GONE_WAIT_MAX_S
+    with _session(str(state["zookeeper"])) as session:
+        registry = BrokerRegistry(session)
+        while any(each.broker_id == broker_id for each in registry.live()):
+            if time.monotonic() >= deadline_s or stopping.wait(GONE_POLL_S):
+                return False
+        BrokerConfigRegistry(session).change(
+            broker_id, lambda config: {name: value for name, value in config.items() if name != DRAINED}
+        )
+    return True
+
+
+def _still_marked(state: Values, error: Exception) -> Problem:
+    broker_id = state["broker_id"]
+    return Problem(
+        f"Broker {broker_id} may still be marked as drained",
+        f"{error}. Another broker of this id would get no replicas: `headrace brokers list` shows it, and "
+        f"`headrace brokers undrain {broker_id}` takes the mark away.",
+        is_warning=True,
+    )
 
 
 def _runs_on(state: Values) -> Problem:
