@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import cast
 
 import pytest
 
+from headrace.audit.store.upkeep import KEEP_DEFAULT_MS
 from headrace.audit.topic.keeping import KEPT_LONGER_MS, keep_records
 from headrace.client import Admin
 
 DAY_MS = 24 * 3_600_000
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("docs/terraform.md", "`keep_days`"),
+        ("terraform/modules/analysis/README.md", "`audit_keep_days`"),
+        ("terraform/modules/analysis/variables.tf", 'variable "audit_keep_days"'),
+    ],
+)
+def test_who_sets_no_time_reads_how_long_the_store_keeps_an_hour(path: str, name: str) -> None:
+    text = (ROOT / path).read_text()
+    said = text[text.index(name) :][:200].splitlines()
+    line = next(each for each in said if "keeps an hour" in each)
+    assert re.search(rf"\b{KEEP_DEFAULT_MS // DAY_MS}\b", line) and "for ever" not in line, line
 
 
 class Topics:

@@ -280,7 +280,7 @@ class AuditorResource(UnitResource):
             "mirrors_zookeeper": "In a datacenter with mirrors: the ZooKeeper that stores which partition "
             "each one is a copy of.",
             "store": "The audit store's SQLAlchemy URL: this auditor folds the reports of all tiers into it.",
-            "keep_days": "How many days the store keeps an hour. Default: for ever.",
+            "keep_days": "How many days the store keeps an hour. Default: 30.",
         },
         listens_at=("status",),
     )

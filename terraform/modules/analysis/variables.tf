@@ -122,7 +122,7 @@ variable "audit_store" {
 }
 
 variable "audit_keep_days" {
-  description = "How many days the audit store keeps an hour. Default: for ever."
+  description = "How many days the audit store keeps an hour. Default: 30."
   type        = number
   default     = null
 }
