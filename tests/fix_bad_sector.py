@@ -1,11 +1,13 @@
-"""A file of which the disk can no longer read a part: `BadSector`."""
+"""A disk that can no longer read a part of a file, or nothing at all: `BadSector`, `dead_disk`."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,3 +30,20 @@ class BadSector:
         if source.stat().st_ino == self._file:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return self._copyfile(source, target)
+
+
+def dead_disk(monkeypatch: pytest.MonkeyPatch, mount: Path) -> None:
+    """Nothing below `mount` can be looked at any more, as on a file system that has shut down."""
+
+    def failing(name: str) -> Callable[..., Any]:
+        call: Callable[..., Any] = getattr(os, name)
+
+        def fail(path: Any = ".", *arguments: Any, **options: Any) -> Any:
+            if not isinstance(path, int) and Path(os.fsdecode(path)).is_relative_to(mount):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), os.fsdecode(path))
+            return call(path, *arguments, **options)
+
+        return fail
+
+    for name in ("stat", "lstat", "listdir", "scandir", "open"):
+        monkeypatch.setattr(os, name, failing(name))

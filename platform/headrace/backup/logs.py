@@ -70,11 +70,13 @@ def folders_of(data_dir: Path) -> list[Path]:
 def size_to_copy(broker: HomeUnit, writer: Writer) -> int:
     """Returns about how many bytes of a broker's logs are not in an earlier backup."""
     total = 0
+    if broker.data_problem() is not None:
+        return total
     for path in (path for folder in folders_of(broker.directory) for path in _paths_in(folder)):
         try:
             stat = path.stat()
-        except FileNotFoundError:
-            continue
+        except OSError:
+            continue  # its copy says why, if it is still there
         if not writer.has(f"{broker.name}/{path.parent.name}/{path.name}", stat.st_size, local_stamp(stat)):
             total += stat.st_size
     return total
@@ -83,8 +85,8 @@ def size_to_copy(broker: HomeUnit, writer: Writer) -> int:
 def _paths_in(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
-    except FileNotFoundError:
-        return []  # its topic was deleted
+    except OSError:
+        return []  # its topic was deleted, or its copy says why
 
 
 def copy_broker(

@@ -93,7 +93,7 @@ def take(site: Site, shelf_folder: Path, options: Options, observe: Observe = la
     with shelf.locked():
         began_ms = now_ms()
         units = units_in(site)
-        if not any(each.unit.data_dir is not None and each.directory.exists() for each in units):
+        if not any(each.unit.data_dir is not None and each.data_problem() is None for each in units):
             raise RefusedError(f"{site.home} holds no data of any unit: there is nothing to back up")
         earlier = shelf.earlier()
         folder = shelf.begin(began_ms)
@@ -303,10 +303,11 @@ def _copy_logs(job: _Job, units: Sequence[HomeUnit], tree: Sequence[TreeNode] | 
 
 
 def _is_missing(job: _Job, unit: HomeUnit) -> bool:
-    """Whether a unit's data is not there, as when its disk is not mounted; that is a problem."""
-    if unit.directory.exists():
+    """Whether a unit's data is not there, as when its disk is not mounted or dead; that is a problem."""
+    problem = unit.data_problem()
+    if problem is None:
         return False
-    job.problems.append(f"{unit.name}: its data is not there: {unit.directory}; is its disk mounted?")
+    job.problems.append(f"{unit.name}: {problem}")
     return True
 
 

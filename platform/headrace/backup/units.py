@@ -54,6 +54,16 @@ class HomeUnit:
         assert self.unit.data_dir is not None, f"{self.name} keeps no data"
         return self.unit.data_dir
 
+    def data_problem(self) -> str | None:
+        """Returns why its folder cannot be read; None if it can."""
+        try:
+            if not self.directory.exists():
+                return f"its data is not there: {self.directory}; is its disk mounted?"
+            next(self.directory.iterdir(), None)
+        except OSError as error:
+            return f"its data cannot be read: {self.directory}: {error.strerror}"
+        return None
+
     def is_asked(self) -> bool:
         """Whether its data is asked for, instead of read from its files. Raises `UnitUnreachableError` if it
         runs and does not answer.
