@@ -122,10 +122,16 @@ class BrokerState:
         self.checks = RecordChecks(self.loop)
 
     def topic_config(self, topic: TopicState) -> TopicConfig:
-        """Returns a topic's settings; the default of each that is invalid, which is said in the log."""
+        """Returns a topic's settings; of each that is invalid, which is said in the log, the default, or what
+        deletes nothing.
+        """
         found, problems = usable(topic.config)
         for problem in problems:
-            logger.error("topic %s: %s; the default is used", topic.name, problem)
+            logger.error(
+                "topic %s: %s; until it is set anew the default is used, and nothing is deleted by it",
+                topic.name,
+                problem,
+            )
         return self.config.topic_config(found)
 
     def led_partition(self, topic: str, index: int) -> Partition:
