@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from fix_agent import RunningAgent
+from fix_audit import wait_for
 from fix_hosts import (
     TOPIC,
     WAIT_MAX_S,
@@ -79,7 +80,11 @@ def check(site: BrokersOnHosts, folder: Workspace, count: int) -> None:
     """Each broker has each event once and in order, in the same bytes, and nothing is left to do."""
     expected = [b"event %d" % number for number in range(count)]
     assert records(site.listens, count) == expected
-    assert [in_sync(address) for address in site.listens] == [[1, 2, 3]] * FACTOR
+    # The apply asked one of them; the others hear of it from ZooKeeper.
+    wait_for(
+        lambda: [in_sync(address) for address in site.listens] == [[1, 2, 3]] * FACTOR,
+        lambda: [in_sync(address) for address in site.listens],
+    )
     logs = [log_bytes(site.home(number), f"b{number}") for number in (1, 2, 3)]
     assert logs[1:] == logs[:1] * 2
     folder.plan(code=0)
