@@ -60,3 +60,10 @@ def test_a_folder_without_a_site_is_refused(headrace: Headrace, home: Path, tmp_
     assert ended.exit_code == ExitCode.USAGE
     assert f"{empty} is neither a {SITE_FILE_NAME} nor a home that has one" in " ".join(ended.err.split())
     assert json.loads(headrace("context", "list", "--json").out)[0]["context"] == "site"
+
+
+def test_a_file_without_an_end_is_not_read_to_its_end(headrace: Headrace) -> None:
+    """A pipe, or a device, took all memory."""
+    ended = headrace("context", "import", "far", "/dev/zero")
+    assert ended.exit_code == ExitCode.USAGE
+    assert "/dev/zero has more than 16777216 characters" in " ".join(ended.err.split())

@@ -116,6 +116,24 @@ def test_the_load_goes_with_the_last_topic_of_its_name(
 
 @pytest.mark.slow
 @pytest.mark.hdfs
+def test_a_load_that_outlived_its_topic_is_removed_by_the_same_command(
+    headrace: Headrace, running_site: RunningSite, schema: Path
+) -> None:
+    """The agent may fail once the topic is gone: no command removed the load then."""
+    topic = schema.stem
+    outcomes(headrace, topic, schema, "--no-contract-test")
+    for datacenter in running_site.site.datacenters:
+        with Admin(datacenter.bootstrap) as admin:
+            admin.delete_topic(topic)
+    ended = headrace("topics", "delete", topic, "--yes", "--json")
+    assert ended.exit_code == 0, ended
+    assert ended.json == {"topic": topic, "deleted": False, "load": {"removed": True, "still_in": []}}
+    again = headrace("topics", "delete", topic, "--yes")
+    assert again.exit_code == ExitCode.NEGATIVE and "there is no topic" in again.err
+
+
+@pytest.mark.slow
+@pytest.mark.hdfs
 def test_half_a_topic_is_finished_and_a_contradiction_changes_nothing(
     headrace: Headrace, running_site: RunningSite, schema: Path
 ) -> None:

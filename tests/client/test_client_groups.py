@@ -49,6 +49,22 @@ def test_a_member_continues_at_the_committed_offsets(members: Members) -> None:
     assert sorted(first + [number_of(each) for each in rest if each is not None]) == list(range(600))
 
 
+def test_a_negative_offset_is_none(members: Members) -> None:
+    """A client of Kafka's protocol may commit one; members ended with an error where one was stored."""
+    members.publish(20)
+    with members.make() as group:
+        group.streams(1)
+        until(lambda: len(members.shares()) == members.partitions)
+    with members.cluster.zookeeper.session() as session:
+        path = znodes.offset(members.name, members.topic, 0)
+        session.ensure_path(path)
+        session.set(path, b"-1")
+    with members.make() as group:
+        [stream] = group.streams(1)
+        found = [stream.get(WAIT_S) for _ in range(20)]
+    assert sorted(number_of(each) for each in found if each is not None) == list(range(20))
+
+
 def test_offsets_are_committed_by_commit_and_at_an_interval(members: Members) -> None:
     members.publish(100)
     group = members.make(auto_commit_interval_ms=None)

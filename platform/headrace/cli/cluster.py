@@ -89,9 +89,13 @@ def reading(brokers: Brokers) -> Iterator[Admin]:
         yield admin
 
 
+class NoTopicError(CommandError):
+    """The brokers do not have the topic."""
+
+
 @contextmanager
 def naming_topic(topic: str, admin: Admin) -> Iterator[None]:
-    """Says which topic may be meant, if the brokers do not have this one."""
+    """Says which topic may be meant, if the brokers do not have this one (`NoTopicError`)."""
     from headrace.client.errors import BrokerError, ClientError, UnknownTopicError
     from headrace.wire.errors import ErrorCode
 
@@ -106,7 +110,7 @@ def naming_topic(topic: str, admin: Admin) -> Iterator[None]:
         except ClientError:
             known = []
         hint = did_you_mean(topic, known, "headrace topics list")
-        raise CommandError(f"there is no topic {topic!r}{hint}") from error
+        raise NoTopicError(f"there is no topic {topic!r}{hint}") from error
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +23,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-INPUT_MAX_BYTES = 16 << 20
+INPUT_MAX_CHARACTERS = 16 << 20
 # As SQLAlchemy reads a URL: a password may have colons and slashes. Drivers take it as a parameter, too.
 _PASSWORD = re.compile(r"(?<=://)([^:/@]*):[^@]*@")
 _PASSWORD_PARAMETER = re.compile(r"([?&][^=&]*password=)[^&]*", re.IGNORECASE)
@@ -185,11 +186,17 @@ def _of_outputs(file: Path | None, name: str) -> Context:
             f"write `terraform output -json | headrace context import {name}`, or give a file", ExitCode.USAGE
         )
     try:
-        text = sys.stdin.read(INPUT_MAX_BYTES) if file is None else file.read_text()
+        with nullcontext(sys.stdin) if file is None else file.open() as source:
+            text = source.read(INPUT_MAX_CHARACTERS + 1)
     except OSError as error:
         raise CommandError(f"{file} cannot be read: {error.strerror}", ExitCode.USAGE) from error
     except UnicodeDecodeError:
         raise CommandError(f"{file or 'stdin'} is not text", ExitCode.USAGE) from None
+    if len(text) > INPUT_MAX_CHARACTERS:
+        raise CommandError(
+            f"{file or 'stdin'} has more than {INPUT_MAX_CHARACTERS} characters: give Terraform's outputs",
+            ExitCode.USAGE,
+        )
     return parse_outputs(text, name)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 from headrace.cli import names
 from headrace.cli.cluster import (
     CHANGE_TIMEOUT_MS,
+    NoTopicError,
     ReplicationFactorOption,
     brokers_of,
     exit_if_incomplete,
@@ -285,16 +286,25 @@ def delete(
     """
     if not yes:
         confirm(f"delete {topic} and all its records?")
-    with _admin(where, brokers) as admin, naming_topic(topic, admin):
-        admin.delete_topic(topic)
-    removed = None if brokers else _remove_load(topic)
+    is_deleted = True
+    try:
+        with _admin(where, brokers) as admin, naming_topic(topic, admin):
+            admin.delete_topic(topic)
+    except NoTopicError:
+        # An earlier command may have deleted the topic, and not reached its load.
+        removed = None if brokers else _remove_load(topic)
+        if removed is None or not removed.is_removed:
+            raise
+        is_deleted = False
+    else:
+        removed = None if brokers else _remove_load(topic)
     if json:
         load = (
             None if removed is None else {"removed": removed.is_removed, "still_in": list(removed.still_in)}
         )
-        print_json({"topic": topic, "deleted": True, "load": load})
+        print_json({"topic": topic, "deleted": is_deleted, "load": load})
         return
-    out.print(f"deleted {plain(topic)}")
+    out.print(f"deleted {plain(topic)}" if is_deleted else f"there was no topic {plain(topic)} any more")
     if removed is not None and removed.is_removed:
         out.print("its load is removed, and with it its DAGs; what is in HDFS stays")
     elif removed is not None:

@@ -278,7 +278,9 @@ class ConsumerRegistry:
         return topics_created(self._session, topics)
 
     def offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Returns the stored next offsets to read; None where nothing is stored for the present topic."""
+        """Returns the stored next offsets to read; None where nothing is stored for the present topic, or a
+        negative one, by which clients of Kafka's protocol say the same.
+        """
         keys = list(partitions)
         created = topics_created(self._session, (topic for topic, _ in keys))
         live = [key for key in keys if key[0] in created]
@@ -287,7 +289,8 @@ class ConsumerRegistry:
         found: dict[TopicPartition, int | None] = dict.fromkeys(keys)
         for key, path, node in zip(live, paths, nodes, strict=True):
             if node is not None and node.stat.modified_zxid > created[key[0]]:
-                found[key] = _parse_offset(path, node.data)
+                offset = _parse_offset(path, node.data)
+                found[key] = offset if offset >= 0 else None
         return found
 
     def began(self, topics: Iterable[str]) -> dict[str, int]:
