@@ -47,6 +47,7 @@ LOAD_WAIT_MAX_S: Final = 300.0
 AUDIT_WAIT_MAX_S: Final = 150.0
 FLUSH_WAIT_MAX_S: Final = 150.0
 KILL_WAIT_MAX_S: Final = 30.0
+EMPTY_LOOKS: Final = 2
 POLL_S: Final = 0.1
 EVENTS_PER_SECOND: Final = 300
 FIRST_EVENT_MS: Final = 1_431_849_600_000
@@ -244,11 +245,15 @@ def kill_site(site: Site) -> None:
     """Kills all that runs in a home that nobody needs any more; `operate.down` would take tens of seconds.
 
     What is written down of the agent and of supervisord is not enough: either may be just starting, and
-    starts others as long as it lives. So it looks at all processes, until none is left.
+    starts others as long as it lives. So it looks at all processes, until none is left. A look misses the
+    child of one that forks and ends meanwhile, as supervisord does when it starts: two looks must find none.
     """
     home, supervisor = site.home.absolute(), Supervisor(site.home)
     deadline = time.monotonic() + KILL_WAIT_MAX_S
-    while left := _processes_of(home, supervisor):
+    empty_looks = 0
+    while empty_looks < EMPTY_LOOKS:
+        left = _processes_of(home, supervisor)
+        empty_looks = 0 if left else empty_looks + 1
         assert time.monotonic() < deadline, f"{left} outlive SIGKILL"
         for process in left:
             _kill(process.pid)
