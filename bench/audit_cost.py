@@ -32,7 +32,7 @@ from headrace.audit.counting.partition_counter import (
     heartbeat,
 )
 from headrace.audit.counting.standing import MARKS_MAX, Standings
-from headrace.audit.evidence import Status
+from headrace.audit.findings import Status
 from headrace.audit.report.report import Report, report
 from headrace.audit.report.settled import HOURS_A_TURN_MAX, Keeper
 from headrace.audit.store import tables

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from fix_audit_world import DC, NOW_MS, TOPIC, Batch, PartitionBytes, received
-from headrace.audit.evidence import Finding, Policy
+from headrace.audit.findings import Finding, Policy
 from headrace.audit.report.report import Report, report
 from headrace.audit.store.store import AuditStore
 from headrace.audit.topic.records import (

@@ -16,7 +16,7 @@ from fix_audit import AuditorProcess, MirrorProcess, ServiceProcess
 from fix_broker import BrokerCluster
 from fix_registry import RegistryProcess, launch
 from fix_zookeeper import ZooKeeperServer, room_on
-from headrace.audit.evidence import Policy
+from headrace.audit.findings import Policy
 from headrace.audit.report.report import Report, report, wait_until_resolved
 from headrace.audit.store.store import AuditStore
 from headrace.audit.topic.publish import AuditPublisher

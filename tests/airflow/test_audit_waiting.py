@@ -17,7 +17,7 @@ from headrace.airflow.links import AuditReportLink, report_url
 from headrace.airflow.proofs import Proof, _proof, proofs_of, refused, undecided
 from headrace.airflow.sensors import AuditCompleteSensor
 from headrace.airflow.triggers import AuditDecidedTrigger
-from headrace.audit.evidence import Counts
+from headrace.audit.findings import Counts
 from headrace.audit.report.report import HourProof, Report, report
 from headrace.audit.store.store import AuditStore
 from headrace.audit.topic.declarations import TopicDeclaration

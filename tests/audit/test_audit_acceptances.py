@@ -22,7 +22,7 @@ from fix_audit_world import (
     received,
     report_of,
 )
-from headrace.audit.evidence import LOAD_HOP, Finding, Status
+from headrace.audit.findings import LOAD_HOP, Finding, Status
 from headrace.audit.repair.repairing import judged
 from headrace.audit.report.report import is_complete, report
 from headrace.audit.store import upkeep

@@ -18,7 +18,7 @@ from fix_audit_world import (
     heartbeat,
     received,
 )
-from headrace.audit.evidence import PRODUCER_HOP, Policy, Status, Verdict
+from headrace.audit.findings import PRODUCER_HOP, Policy, Status, Verdict
 from headrace.audit.report.report import is_complete, report
 from headrace.audit.report.settled import Keeper
 from headrace.audit.store.store import AuditStore

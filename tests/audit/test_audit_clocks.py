@@ -19,7 +19,7 @@ from fix_audit_world import (
     received,
     report_of,
 )
-from headrace.audit.evidence import PRODUCER_HOP, Policy, Status, Verdict
+from headrace.audit.findings import PRODUCER_HOP, Policy, Status, Verdict
 from headrace.audit.gathering import gather
 from headrace.audit.report.report import report
 from headrace.audit.store.clocks import OFF_MIN_MS, skew_between

@@ -26,7 +26,7 @@ from fix_audit_world import (
     received,
     report_of,
 )
-from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Finding, Policy, Status
+from headrace.audit.findings import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Finding, Policy, Status
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
 from headrace.audit.topic.claimed_ranges import contents_of, merge_ranges

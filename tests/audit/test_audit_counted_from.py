@@ -26,7 +26,7 @@ from fix_audit_world import (
     received,
     report_of,
 )
-from headrace.audit.evidence import PRODUCER_HOP, Policy, Status, Verdict
+from headrace.audit.findings import PRODUCER_HOP, Policy, Status, Verdict
 from headrace.audit.report.report import HourProof, Report, is_complete, report
 from headrace.audit.report.view import print_report
 from headrace.audit.store.store import AuditStore

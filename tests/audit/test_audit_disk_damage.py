@@ -28,7 +28,7 @@ from headrace.audit.batches.raw_reader import RawBytes
 from headrace.audit.counting.disk_damage import RANGES_PER_ASK_MAX, DiskDamage
 from headrace.audit.counting.partition_counter import CountedPartition, PartitionCounter, SourcePartition
 from headrace.audit.counting.standing import Marks
-from headrace.audit.evidence import Finding, Status
+from headrace.audit.findings import Finding, Status
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
 from headrace.audit.times import HOUR_MS

@@ -18,7 +18,7 @@ from fix_audit_world import (
     everything_reported,
     received,
 )
-from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Counts, Finding, Status, Verdict
+from headrace.audit.findings import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Counts, Finding, Status, Verdict
 from headrace.audit.gathering.drills import EndedDrill, ended_drills, forget_drills
 from headrace.audit.report.drill_scores import false_events, outcome_of, score_of
 from headrace.audit.report.naming import detection_times, name_findings

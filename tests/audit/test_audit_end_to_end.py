@@ -15,7 +15,7 @@ from fix_audit import wait_for
 from fix_audit_site import RESOLVE_MAX_S, Site, page_view, running_site
 from fix_audit_world import BUCKET_MS, HOUR_A
 from fix_zookeeper import ZooKeeperServer
-from headrace.audit.evidence import MIRROR_HOP, PRODUCER_HOP, Policy, Status
+from headrace.audit.findings import MIRROR_HOP, PRODUCER_HOP, Policy, Status
 from headrace.audit.repair.repairing import judged, wait_until
 from headrace.audit.repair.resending import Resender
 from headrace.audit.report.report import is_complete, report

@@ -31,7 +31,7 @@ from headrace.audit.counting.partition_counter import (
     SourcePartition,
 )
 from headrace.audit.counting.standing import Mark, Standings
-from headrace.audit.evidence import MIRROR_HOP, PRODUCER_HOP, Policy, Status
+from headrace.audit.findings import MIRROR_HOP, PRODUCER_HOP, Policy, Status
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
 from headrace.audit.topic.records import (

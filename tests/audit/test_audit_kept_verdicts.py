@@ -27,7 +27,7 @@ from fix_audit_world import (
     received,
     report_of,
 )
-from headrace.audit.evidence import Policy, Status
+from headrace.audit.findings import Policy, Status
 from headrace.audit.report.report import report
 from headrace.audit.report.settled import Keeper
 from headrace.audit.store import upkeep

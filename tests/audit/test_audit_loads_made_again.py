@@ -23,7 +23,7 @@ from fix_audit_world import (
     received,
     report_of,
 )
-from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Policy, Status
+from headrace.audit.findings import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Policy, Status
 from headrace.audit.report.report import Report, report
 from headrace.audit.store import tables
 from headrace.audit.store.store import AuditStore

@@ -23,7 +23,7 @@ from fix_audit_world import (
 )
 from fix_broker import BrokerCluster, StartCluster
 from fix_registry import RegistryProcess, StartRegistry
-from headrace.audit.evidence import PRODUCER_HOP, Status
+from headrace.audit.findings import PRODUCER_HOP, Status
 from headrace.audit.gathering.publishers import lost_logs
 from headrace.audit.report.report import is_complete, report
 from headrace.audit.report.settled import Keeper

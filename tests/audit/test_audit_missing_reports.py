@@ -20,8 +20,9 @@ from fix_audit_world import (
     received,
     report_of,
 )
-from headrace.audit.evidence import PRODUCER_HOP, Evidence, Status
+from headrace.audit.evidence import Evidence
 from headrace.audit.evidence_of_reports import MissingReport
+from headrace.audit.findings import PRODUCER_HOP, Status
 from headrace.audit.gathering.publishers import missing_reports
 from headrace.audit.report.report import Report, report
 from headrace.audit.report.settled import Keeper

@@ -18,7 +18,7 @@ from fix_audit_world import (
     everything_reported,
     received,
 )
-from headrace.audit.evidence import Status, Verdict
+from headrace.audit.findings import Status, Verdict
 from headrace.audit.report.report import report
 from headrace.audit.store import upkeep
 from headrace.audit.store.store import AuditStore

@@ -21,7 +21,7 @@ from fix_audit_world import (
 )
 from headrace.audit.batches.damage import OTHER_BYTES
 from headrace.audit.batches.tally import Span
-from headrace.audit.evidence import Status
+from headrace.audit.findings import Status
 from headrace.audit.report.report import Report, report
 from headrace.audit.store.fold_recount import undivided_end
 from headrace.audit.store.store import AuditStore

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from fix_audit_world import DC, HOUR_A, TOPIC
-from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Counts, Finding, Status, Verdict
+from headrace.audit.findings import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Counts, Finding, Status, Verdict
 from headrace.audit.repair.repairing import Judged, have_arrived
 
 

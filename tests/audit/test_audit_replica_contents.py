@@ -27,7 +27,7 @@ from headrace.audit.counting.replica_contents import (
 )
 from headrace.audit.counting.said_before import SAY_S
 from headrace.audit.counting.standing import Mark, Marks, Standings, marks_of
-from headrace.audit.evidence import PRODUCER_HOP, Policy, Status
+from headrace.audit.findings import PRODUCER_HOP, Policy, Status
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
 from headrace.audit.topic.records import DATACENTER_TIER, CorruptRecord, HeartbeatRecord

@@ -14,7 +14,7 @@ from fix_audit_world import (
 )
 from fix_broker import BrokerCluster, StartCluster
 from fix_registry import StartRegistry
-from headrace.audit.evidence import Status
+from headrace.audit.findings import Status
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
 from headrace.audit.times import HOUR_MS

@@ -24,7 +24,7 @@ from headrace.audit.batches.damage import Damage, walk
 from headrace.audit.batches.raw_reader import RawBytes
 from headrace.audit.counting.partition_counter import CountedPartition, PartitionCounter, SourcePartition
 from headrace.audit.counting.set_aside_again import LOOK_S, SAY_S, SetAsidePlaces
-from headrace.audit.evidence import Status
+from headrace.audit.findings import Status
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
 from headrace.audit.topic.records import ANALYSIS_TIER, DATACENTER_TIER, CorruptRecord, RangeTally

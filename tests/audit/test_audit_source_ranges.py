@@ -23,7 +23,7 @@ from fix_audit_world import (
     received,
     report_of,
 )
-from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, Status, Verdict
+from headrace.audit.findings import LOAD_HOP, MIRROR_HOP, Status, Verdict
 from headrace.audit.gathering.source_ranges import SourceRange, source_ranges
 from headrace.audit.repair.repairing import is_unwritten, judged
 from headrace.audit.store.store import AuditStore

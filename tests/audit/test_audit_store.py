@@ -28,7 +28,7 @@ from fix_audit_world import (
     received,
     report_of,
 )
-from headrace.audit.evidence import PRODUCER_HOP, Status
+from headrace.audit.findings import PRODUCER_HOP, Status
 from headrace.audit.gathering import gather
 from headrace.audit.gathering import publishers as gather_publishers
 from headrace.audit.intervals import stretches, subtract, union

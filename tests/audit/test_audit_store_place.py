@@ -14,7 +14,7 @@ from fix_audit import AuditorProcess, StartAuditor, wait_for
 from fix_audit_world import BUCKET_MS, HOUR_A, NOW_MS, Batch, PartitionBytes, everything_reported
 from fix_broker import StartCluster
 from fix_registry import StartRegistry
-from headrace.audit.evidence import Status
+from headrace.audit.findings import Status
 from headrace.audit.fold_loop import FoldLoop
 from headrace.audit.report.report import report
 from headrace.audit.store.place import MARK, SET_ASIDE_MAX, StorePlace

@@ -17,7 +17,7 @@ from fix_audit_world import (
     everything_reported,
     received,
 )
-from headrace.audit.evidence import LOAD_HOP, Policy, Status
+from headrace.audit.findings import LOAD_HOP, Policy, Status
 from headrace.audit.gathering.loads import unreported_between
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore

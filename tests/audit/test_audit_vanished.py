@@ -19,7 +19,7 @@ from fix_audit_world import (
     received,
     report_of,
 )
-from headrace.audit.evidence import Status, Verdict
+from headrace.audit.findings import Status, Verdict
 from headrace.audit.gathering.publishers import unclosed
 from headrace.audit.report.report import is_complete, report
 from headrace.audit.report.settled import Keeper

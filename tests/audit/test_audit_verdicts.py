@@ -29,7 +29,7 @@ from fix_audit_world import (
     received,
     report_of,
 )
-from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Policy, Status, Verdict
+from headrace.audit.findings import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Policy, Status, Verdict
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
 from headrace.audit.times import HOUR_MS

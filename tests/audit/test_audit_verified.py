@@ -24,7 +24,7 @@ from fix_audit_world import (
     received,
     report_of,
 )
-from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Policy, Status
+from headrace.audit.findings import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Policy, Status
 from headrace.audit.report.naming import detection_times, forget_names, name_findings
 from headrace.audit.report.remedies import command_of
 from headrace.audit.report.report import Report, is_complete, report

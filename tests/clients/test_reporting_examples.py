@@ -19,7 +19,7 @@ from fix_broker import BrokerCluster
 from fix_java import QUICK_JVM, QUIET, class_path, ensure_kafka_jars, run_checked
 from fix_registry import RegistryProcess, launch
 from fix_zookeeper import ZooKeeperServer, room_on
-from headrace.audit.evidence import PRODUCER_HOP, Policy, Status
+from headrace.audit.findings import PRODUCER_HOP, Policy, Status
 from headrace.audit.report.report import Report, report, wait_until_resolved
 from headrace.audit.store.store import AuditStore
 from headrace.audit.topic.declarations import FROM_LOG, FROM_PRODUCERS

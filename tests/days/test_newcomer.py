@@ -16,7 +16,7 @@ import pytest
 
 from fix_days import DEMO_MAX_S, ROOT, Day, DemoSite
 from headrace.agent.local import find_agent
-from headrace.audit.evidence import PRODUCER_HOP, Status, Verdict
+from headrace.audit.findings import PRODUCER_HOP, Status, Verdict
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
 from headrace.demo.plan import TOPIC

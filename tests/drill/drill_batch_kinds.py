@@ -15,7 +15,7 @@ from drill.drill_take import LAST, free, take, time_of
 from drill.drill_truth import NO_ID, Harm, Identity, Plant, hour_of
 from drill.drill_world import Lane, bucket
 from fix_audit_world import HOUR_A
-from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Status
+from headrace.audit.findings import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Status
 from headrace.audit.times import HOUR_MS
 from headrace.audit.topic.records import ANALYSIS_TIER, DATACENTER_TIER
 

@@ -20,7 +20,7 @@ from drill.drill_plants import LATER_SERVICE, SitePlant
 from drill.drill_services import ROUNDS
 from drill.drill_site import DrillSite, drill_site, publish
 from drill.drill_truth import Outcome, Score
-from headrace.audit.evidence import Verdict
+from headrace.audit.findings import Verdict
 from headrace.client import Admin
 
 LATER: Final = 4

@@ -12,7 +12,7 @@ from typing import Final
 from drill.drill_plants import Place, SitePlant, StoredBatch, numbers, place_of
 from drill.drill_site import DrillSite, batches_of
 from fix_audit_world import resealed
-from headrace.audit.evidence import Status
+from headrace.audit.findings import Status
 from headrace.wire.batch import readdress
 
 SPARE_TOPIC: Final = "drill-spare"

@@ -13,7 +13,7 @@ from drill.drill_logs import Sent
 from drill.drill_take import LAST, take, time_of
 from drill.drill_truth import Plant
 from drill.drill_world import Lane, World
-from headrace.audit.evidence import MIRROR_HOP, PRODUCER_HOP, Status
+from headrace.audit.findings import MIRROR_HOP, PRODUCER_HOP, Status
 
 
 def _until(lane: Lane, round_: int) -> list[Sent]:

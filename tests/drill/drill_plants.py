@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from drill.drill_truth import Outcome
-from headrace.audit.evidence import MIRROR_HOP, PRODUCER_HOP, Finding, Status, Verdict
+from headrace.audit.findings import MIRROR_HOP, PRODUCER_HOP, Finding, Status, Verdict
 from headrace.audit.intervals import covers, union
 from headrace.client.observer import BatchIdentity
 from headrace.wire.batch import BatchHeader

@@ -24,7 +24,7 @@ from fix_audit_world import resealed
 from fix_broker import BrokerCluster
 from fix_registry import launch
 from fix_zookeeper import room_on, running_zookeeper
-from headrace.audit.evidence import PRODUCER_HOP, Status, Verdict
+from headrace.audit.findings import PRODUCER_HOP, Status, Verdict
 from headrace.client import Admin
 from headrace.client.replica_admin import ReplicaAdmin
 from headrace.events.publisher import EventPublisher

@@ -23,7 +23,7 @@ from drill.drill_site import DrillSite, batches_of, publish, wait_until
 from fix_audit_world import BUCKET_MS, HOUR_A
 from fix_contexts import run_command, save_context
 from fix_forging_proxy import ForgingProxy
-from headrace.audit.evidence import Status
+from headrace.audit.findings import Status
 from headrace.client import Admin, Producer
 from headrace.client.faults import DropPlan
 from headrace.process.clock import now_ms

@@ -19,7 +19,7 @@ from fix_audit_world import HOUR_A
 from fix_broker import BrokerCluster
 from fix_registry import RegistryProcess, launch
 from fix_zookeeper import room_on, running_zookeeper
-from headrace.audit.evidence import MIRROR_HOP, PRODUCER_HOP, Policy, Verdict
+from headrace.audit.findings import MIRROR_HOP, PRODUCER_HOP, Policy, Verdict
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore, StoreError
 from headrace.client import Admin

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 from unittest.mock import patch
 
-from headrace.audit.evidence import Finding, Status
+from headrace.audit.findings import Finding, Status
 from headrace.audit.store.cover import Candidate
 from headrace.audit.verdicts.corruption import judge_corrupt
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from headrace.audit.evidence import Finding, Status, Verdict
+from headrace.audit.findings import Finding, Status, Verdict
 from headrace.audit.report.drill_scores import PROVEN
 from headrace.audit.times import HOUR_MS
 from headrace.audit.topic.drills import Outcome as Outcome

@@ -26,7 +26,7 @@ from fix_audit_world import (
 )
 from headrace.audit.counting.partition_counter import CountedPartition, SourcePartition
 from headrace.audit.counting.standing import CountedTally
-from headrace.audit.evidence import Status, Verdict
+from headrace.audit.findings import Status, Verdict
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
 from headrace.audit.times import HOUR_MS

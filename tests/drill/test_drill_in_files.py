@@ -9,7 +9,7 @@ import pytest
 
 from fix_audit_world import HOUR_A, received
 from fix_canary import TOLD_MS, WAREHOUSE, CanaryWorld, hours_before
-from headrace.audit.evidence import LOAD_HOP, Counts, Finding, Policy, Status, Verdict
+from headrace.audit.findings import LOAD_HOP, Counts, Finding, Policy, Status, Verdict
 from headrace.audit.gathering import gather
 from headrace.audit.gathering.drills import EndedDrill
 from headrace.audit.report.drill_scores import (

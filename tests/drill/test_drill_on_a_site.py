@@ -14,7 +14,8 @@ import pytest
 
 from fix_audit_world import Batch
 from fix_cli import command_runner
-from headrace.audit.evidence import PRODUCER_HOP, Counts, Evidence, Finding, Status, Verdict
+from headrace.audit.evidence import Evidence
+from headrace.audit.findings import PRODUCER_HOP, Counts, Finding, Status, Verdict
 from headrace.audit.repair.repairing import Judged
 from headrace.audit.topic.drills import CANARY_TOPIC, DrillPlant, Outcome
 from headrace.cli import audit_drill

@@ -10,7 +10,7 @@ from drill import drill_replicas
 from drill.drill_plants import Number, Place, SitePlant
 from drill.drill_truth import Outcome, Score
 from fix_audit_world import HOUR_A
-from headrace.audit.evidence import MIRROR_HOP, PRODUCER_HOP, Counts, Finding, Status, Verdict
+from headrace.audit.findings import MIRROR_HOP, PRODUCER_HOP, Counts, Finding, Status, Verdict
 
 TOPIC = "drill-1"
 VICTIMS = {Number(0, 7, 1, sequence) for sequence in (3, 4, 5)}

@@ -13,18 +13,8 @@ import pytest
 
 from fix_cli import command_runner
 from headrace.audit.batches.tally import Span
-from headrace.audit.evidence import (
-    LOAD_HOP,
-    CountedSpan,
-    Counts,
-    Evidence,
-    Finding,
-    PartitionEvidence,
-    PublisherState,
-    Status,
-    TierEvidence,
-    Verdict,
-)
+from headrace.audit.evidence import CountedSpan, Evidence, PartitionEvidence, PublisherState, TierEvidence
+from headrace.audit.findings import LOAD_HOP, Counts, Finding, Status, Verdict
 from headrace.audit.repair.repairing import Judged
 from headrace.audit.times import HOUR_MS
 from headrace.audit.topic.drills import CANARY_TOPIC, NOT_COPIED_MS, DrillPlant, DrillRecord, Outcome

@@ -12,7 +12,7 @@ from fix_audit_world import HOUR_A, NOW_MS
 from fix_broker import StartCluster
 from fix_events import publish_until_killed
 from fix_registry import StartRegistry
-from headrace.audit.evidence import PRODUCER_HOP, Status, Verdict
+from headrace.audit.findings import PRODUCER_HOP, Status, Verdict
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
 from headrace.client import Admin

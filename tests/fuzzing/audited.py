@@ -21,7 +21,7 @@ import psutil
 from fix_audit import AuditorProcess
 from fix_audit_world import BUCKET_MS, HOUR_A, tally
 from fix_broker import BrokerCluster, RawClient
-from headrace.audit.evidence import PRODUCER_HOP, Status
+from headrace.audit.findings import PRODUCER_HOP, Status
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
 from headrace.audit.times import HOUR_MS, hour_start

@@ -21,7 +21,7 @@ from fix_audit_world import (
     received,
 )
 from headrace.airflow.proofs import Proof
-from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Finding, Status, Verdict
+from headrace.audit.findings import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Finding, Status, Verdict
 from headrace.audit.report.report import Report, is_complete, report
 from headrace.audit.report.view import print_report, printable
 from headrace.audit.store.store import AuditStore

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from fix_site import LOAD_WAIT_MAX_S, RunningSite, Service, output_of, wait_for
-from headrace.audit.evidence import Status
+from headrace.audit.findings import Status
 from headrace.warehouse.crash import STEPS
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import TopicPaths

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from fix_site import FIRST_EVENT_MS, RunningSite, Service
-from headrace.audit.evidence import Status
+from headrace.audit.findings import Status
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from headrace.agent.report import UNSUPERVISED
-from headrace.audit.evidence import Status
+from headrace.audit.findings import Status
 from headrace.mirror.copying import CopyState
 from reference.figures import FIGURES
 

@@ -19,7 +19,7 @@ import pytest
 
 from fix_network import enter
 from fix_network_terraform import AGENT_PORT, PLAN, SERVICES, ProvisionedSite
-from headrace.audit.evidence import MIRROR_HOP, PRODUCER_HOP, Policy, Status, Verdict
+from headrace.audit.findings import MIRROR_HOP, PRODUCER_HOP, Policy, Status, Verdict
 from headrace.audit.report.report import Report, report, wait_until_resolved
 from headrace.audit.store.store import AuditStore
 from headrace.audit.times import HOUR_MS

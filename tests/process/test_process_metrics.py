@@ -14,7 +14,7 @@ import pytest
 
 from fix_pages import EVIL
 from headrace.audit.counting.metrics import metrics as auditor_metrics
-from headrace.audit.evidence import MIRROR_HOP, PRODUCER_HOP
+from headrace.audit.findings import MIRROR_HOP, PRODUCER_HOP
 from headrace.audit.report.drill_scores import DrillScore
 from headrace.audit.report.naming import DetectionTime
 from headrace.balancer.metrics import metrics as balancer_metrics

@@ -19,7 +19,7 @@ from drill.drill_truth import Harm, Identity, harms_of, hour_of
 from fix_audit_world import WAREHOUSE, received
 from headrace.audit.batches.raw_reader import RawBytes
 from headrace.audit.counting.partition_counter import CountedPartition, SourcePartition
-from headrace.audit.evidence import PRODUCER_HOP, Status
+from headrace.audit.findings import PRODUCER_HOP, Status
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
 from headrace.audit.store.tables import meta, metadata

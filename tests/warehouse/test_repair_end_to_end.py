@@ -26,7 +26,7 @@ from fix_bad_batches import flipped, spoil_in_file
 from fix_contexts import NAME, run_command, save_context, start_command
 from fix_hdfs import HdfsProcess
 from fix_zookeeper import ZooKeeperServer
-from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Policy
+from headrace.audit.findings import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Policy
 from headrace.audit.times import HOUR_MS
 from headrace.cli.errors import ExitCode
 from headrace.client import Consumer, Producer

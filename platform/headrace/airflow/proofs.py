@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from headrace.airflow.hours import HOUR, hour_key, parse_hour
-from headrace.audit.evidence import DELAY_DEFAULT_MS, Policy, Status, worst
+from headrace.audit.findings import DELAY_DEFAULT_MS, Policy, Status, worst
 from headrace.audit.report.report import HourProof, Report, is_complete, report
 from headrace.audit.store.store import AuditStore
 from headrace.audit.topic.declarations import FROM_LOG

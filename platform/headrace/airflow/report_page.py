@@ -16,7 +16,7 @@ from headrace.airflow.hook import HeadraceHook
 from headrace.airflow.hours import HourFormatError, window
 from headrace.airflow.installation import ConnectionFieldError
 from headrace.audit import phrases
-from headrace.audit.evidence import Status, Verdict
+from headrace.audit.findings import Status, Verdict
 from headrace.audit.report.report import Report, report
 from headrace.audit.store.store import AuditStore, StoreError
 from headrace.audit.topic.declarations import FROM_LOG, FROM_LOG_TEXT

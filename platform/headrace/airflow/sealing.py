@@ -18,7 +18,7 @@ from headrace.airflow.hook import HeadraceHook
 from headrace.airflow.hours import by_day, hour_key, hour_list, parse_hour, window
 from headrace.airflow.links import AuditReportLink
 from headrace.airflow.proofs import DELAY_DEFAULT, HOURS_SHOWN_MAX, Proof, proofs_of, refused, summary
-from headrace.audit.evidence import Status
+from headrace.audit.findings import Status
 from headrace.audit.times import is_named
 from headrace.audit.topic.declarations import FROM_LOG, FROM_LOG_TEXT
 from headrace.process.clock import now_ms

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
-from headrace.audit.evidence import Policy
+from headrace.audit.findings import Policy
 from headrace.audit.gathering.drills import ended_drills, forget_drills
 from headrace.audit.report.drill_scores import DrillScore, drill_score
 from headrace.audit.report.naming import DetectionTime, detection_times, forget_names, name_findings

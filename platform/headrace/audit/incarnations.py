@@ -15,7 +15,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from headrace.audit import phrases
-from headrace.audit.evidence import PRODUCER_HOP, Claim, Evidence, Finding, Policy, Status
+from headrace.audit.evidence import Claim, Evidence
+from headrace.audit.findings import PRODUCER_HOP, Finding, Policy, Status
 from headrace.audit.intervals import Interval, stretches, subtract, union
 
 Line = tuple[int, int, int]

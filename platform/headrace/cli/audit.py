@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from headrace.audit.evidence import Status
+    from headrace.audit.findings import Status
     from headrace.audit.store.store import AuditStore
+    from headrace.audit.topic.publish import AuditPublisher
+    from headrace.site.context import ContextDatacenter
 
 from headrace.cli.context import context, site
 from headrace.cli.errors import CommandError, ExitCode
@@ -69,7 +71,7 @@ def report(
 
 def exit_code_of(status: Status) -> ExitCode:
     """Returns the exit code of a report: whether something is wrong, or nobody can say yet."""
-    from headrace.audit.evidence import Status
+    from headrace.audit.findings import Status
 
     if status is Status.COMPLETE:
         return ExitCode.DONE
@@ -109,3 +111,21 @@ def reading(url: str | None) -> Iterator[AuditStore]:
     finally:
         if store is not None:
             store.close()
+
+
+def publisher(service: str, datacenter: ContextDatacenter | None = None) -> AuditPublisher:
+    """Returns a publisher of audit records, to close after use: into the topic of a datacenter, by default of
+    the analysis cluster. `service`: in whose name it speaks.
+    """
+    from headrace.audit.topic.publish import AuditPublisher
+    from headrace.audit.topic.records import ANALYSIS_AUDIT_TOPIC, AUDIT_TOPIC
+
+    analysis = context().analysis
+    told = datacenter or analysis
+    return AuditPublisher(
+        bootstrap=told.bootstrap,
+        registry_url=told.registry,
+        datacenter=told.name,
+        service=service,
+        topic=ANALYSIS_AUDIT_TOPIC if told.name == analysis.name else AUDIT_TOPIC,
+    )

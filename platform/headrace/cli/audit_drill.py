@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.drill.result import DrillResult
 
 from headrace.cli import names
-from headrace.cli.audit import reading
+from headrace.cli.audit import publisher, reading
 from headrace.cli.audit_repair import StoreOption, publishers_state_dir
 from headrace.cli.context import context
 from headrace.cli.errors import CommandError, ExitCode
@@ -227,19 +227,11 @@ def _judged(store: AuditStore, hours_ms: Collection[int]) -> Iterable[Judged]:
 def _say(store: AuditStore, record: DrillRecord) -> bool:
     """Tells the audit how the drill ended; returns whether the report knows it by now."""
     from headrace.audit.gathering.drills import ended_drills
-    from headrace.audit.topic.publish import AuditPublisher, AuditPublishError
-    from headrace.audit.topic.records import ANALYSIS_AUDIT_TOPIC
+    from headrace.audit.topic.publish import AuditPublishError
     from headrace.drill.errors import DrillError
 
-    here = context()
     try:
-        with AuditPublisher(
-            bootstrap=here.analysis.bootstrap,
-            registry_url=here.analysis.registry,
-            datacenter=here.analysis.name,
-            service="drill",
-            topic=ANALYSIS_AUDIT_TOPIC,
-        ) as says:
+        with publisher("drill") as says:
             says.publish(record)
             says.flush()
     except AuditPublishError as error:

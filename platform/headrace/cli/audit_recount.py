@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headrace.audit.repair.repairing import Judged
     from headrace.audit.store.store import AuditStore
 
-from headrace.cli.audit import exit_code_of, reading
+from headrace.cli.audit import exit_code_of, publisher, reading
 from headrace.cli.audit_repair import StoreOption, TopicArgument
 from headrace.cli.context import context
 from headrace.cli.errors import CommandError, ExitCode
@@ -136,21 +136,13 @@ def _judged(store: AuditStore, topic: str, from_ms: int, to_ms: int) -> list[Jud
 
 
 def _ask(topic: str, places: Sequence[_Place], who: str) -> None:
-    from headrace.audit.topic.publish import AuditPublisher
-    from headrace.audit.topic.records import ANALYSIS_AUDIT_TOPIC, ANALYSIS_TIER, AUDIT_TOPIC
+    from headrace.audit.topic.records import ANALYSIS_TIER
     from headrace.audit.topic.recounts import RecountRecord, asked_by
 
     here = context()
     for place in places:
-        is_analysis = place.tier == ANALYSIS_TIER or place.datacenter == here.analysis.name
-        asked = here.analysis if is_analysis else here.datacenter(place.datacenter)
-        with AuditPublisher(
-            bootstrap=asked.bootstrap,
-            registry_url=asked.registry,
-            datacenter=asked.name,
-            service="recount",
-            topic=ANALYSIS_AUDIT_TOPIC if is_analysis else AUDIT_TOPIC,
-        ) as says:
+        asked = here.analysis if place.tier == ANALYSIS_TIER else here.datacenter(place.datacenter)
+        with publisher("recount", asked) as says:
             where = (place.tier, place.datacenter, topic, place.partition, place.log_partition)
             what = (place.from_address, place.counted_to, asked_by(who), place.topic_id)
             says.publish(RecountRecord(*where, *what))

@@ -1,6 +1,7 @@
-"""`headrace audit repair | accept`: brings again what is lost where it still is; accepts what is nowhere.
+"""`headrace audit repair`: brings again what is lost, from where it still is.
 
-Each step may be repeated, and a run that was killed is completed by the next one.
+Each step may be repeated, and a run that was killed is completed by the next one. What is nowhere any more
+can be accepted: `cli.audit_accept`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.audit.report.report import Report
     from headrace.audit.store.store import AuditStore
 
-from headrace.cli.audit import exit_code_of, reading
+from headrace.cli.audit import exit_code_of, publisher, reading
 from headrace.cli.audit_taking import Taking, plan_taking, take
 from headrace.cli.context import context, site
 from headrace.cli.errors import CommandError, ExitCode
@@ -142,7 +143,7 @@ def hour_start(text: str) -> int:
 
 
 def _plan(store: AuditStore, resender: Resender, topic: str, hours_ms: Sequence[int]) -> _Steps:
-    from headrace.audit.evidence import LOAD_HOP
+    from headrace.audit.findings import LOAD_HOP
     from headrace.audit.repair.repairing import is_unwritten, judged
 
     refills: dict[int, list[str]] = {}
@@ -189,14 +190,14 @@ def _unsound(
 
 
 def _waits(finding: Any) -> bool:
-    from headrace.audit.evidence import Status
+    from headrace.audit.findings import Status
 
     return finding.status in (Status.PENDING, Status.UNKNOWN)
 
 
 def _partition_count(datacenter: str, topic: str, verdict: Any) -> int:
     """Returns the topic's partitions in a datacenter; asks brokers only if something was lost there."""
-    from headrace.audit.evidence import PRODUCER_HOP, Status
+    from headrace.audit.findings import PRODUCER_HOP, Status
     from headrace.client import Admin
 
     if verdict.hops.get(PRODUCER_HOP) is not Status.LOST:
@@ -239,21 +240,11 @@ def _bring(
 ) -> None:
     """Brings events again, and waits until datacenter and copy have them."""
     from headrace.audit.repair.repairing import author, have_arrived, judged, wait_until
-    from headrace.audit.topic.publish import AuditPublisher
-    from headrace.audit.topic.records import ANALYSIS_AUDIT_TOPIC
     from headrace.client.exact_batches import BatchSender
 
     here = context()
     with resender.intents.locked(), ExitStack() as stack:
-        says = stack.enter_context(
-            AuditPublisher(
-                bootstrap=here.analysis.bootstrap,
-                registry_url=here.analysis.registry,
-                datacenter=here.analysis.name,
-                service="repair",
-                topic=ANALYSIS_AUDIT_TOPIC,
-            )
-        )
+        says = stack.enter_context(publisher("repair"))
         # Planned again: another run may have brought them before this one got the lock.
         for (evidence, _), planned in _plan(store, resender, topic, hours_ms).resends:
             sender = BatchSender(here.datacenter(evidence.datacenter).bootstrap, "headrace-repair")
@@ -286,7 +277,7 @@ def _refill(store: AuditStore, topic: str, hours: Iterable[int], *, quiet: bool)
 
 def _load(store: AuditStore, topic: str, hours_ms: Sequence[int], wait_s: float, *, quiet: bool) -> None:
     """Loads what the analysis cluster has and HDFS has not; waits until the audit has the load's report."""
-    from headrace.audit.evidence import LOAD_HOP, Status
+    from headrace.audit.findings import LOAD_HOP, Status
     from headrace.audit.repair.repairing import judged, wait_until
     from headrace.cli.warehouse import spark, warehouse_with
     from headrace.warehouse import api
@@ -311,89 +302,3 @@ def report_of(store: AuditStore, topic: str, hours_ms: Sequence[int]) -> Report:
     from headrace.process.clock import now_ms
 
     return Report(now_ms(), tuple(each.verdict for each in judged(store, topic, hours_ms)))
-
-
-def accept(
-    topic: TopicArgument,
-    hour: HourOption,
-    reason: Annotated[str, typer.Option("--reason", help="Why nothing more can be done, for every reader.")],
-    withdraw: Annotated[
-        bool, typer.Option("--withdraw", help="Take back what was accepted of these hours.")
-    ] = False,
-    wait: Annotated[str, typer.Option("--wait", help="How long to wait for the audit to see it.")] = "1m",
-    store: StoreOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Accept what is lost, duplicated, altered or corrupt in an hour, and stays so: by name, for good.
-
-    The report shows the acceptance, its author and the reason from then on, and a seal may go on with it. It
-    covers the findings of now: if something else is lost in the same hour, the hour is lost again.
-    """
-    from headrace.audit.repair.repairing import author, judged, wait_until
-    from headrace.audit.report.view import print_report
-    from headrace.audit.topic.acceptances import AcceptanceRecord
-    from headrace.audit.topic.publish import AuditPublisher
-    from headrace.audit.topic.records import ANALYSIS_AUDIT_TOPIC
-
-    if not reason.strip():
-        raise CommandError("--reason is empty: say why nothing more can be done", ExitCode.USAGE)
-    hours_ms, wait_s = [hour_start(text) for text in hour], parse_span_ms(wait, "s", option="--wait") / 1000
-    with reading(store) as opened:
-        named = {hour_ms: _named(opened, topic, hour_ms, withdraw=withdraw) for hour_ms in hours_ms}
-        if not any(named.values()):
-            what = "accepted" if withdraw else "lost, duplicated or corrupt"
-            raise CommandError(f"nothing is {what} in these hours of {topic}")
-        here = context()
-        with AuditPublisher(
-            bootstrap=here.analysis.bootstrap,
-            registry_url=here.analysis.registry,
-            datacenter=here.analysis.name,
-            service="repair",
-            topic=ANALYSIS_AUDIT_TOPIC,
-        ) as says:
-            for hour_ms, found in named.items():
-                for some in _pieces(found):
-                    record = AcceptanceRecord(
-                        topic, hour_ms, tuple(some), tuple(some.values()), author(), reason.strip(), withdraw
-                    )
-                    says.publish(record)
-            says.flush()
-        digests = {digest for found in named.values() for digest in found}
-
-        def is_seen(_: object) -> bool:
-            return all(
-                digests.isdisjoint(_named(opened, topic, hour_ms, withdraw=withdraw)) for hour_ms in hours_ms
-            )
-
-        wait_until(lambda: judged(opened, topic, hours_ms), is_seen, wait_s)
-        report = report_of(opened, topic, hours_ms)
-    if json:
-        print_json(report.to_json())
-    else:
-        print_report(report, out, empty="")
-    if code := exit_code_of(report.status):
-        raise typer.Exit(code)
-
-
-def _named(store: AuditStore, topic: str, hour_ms: int, *, withdraw: bool) -> dict[str, str]:
-    """Returns digest → sentence of the hour's findings to accept, or of those that are accepted."""
-    from headrace.audit.repair.repairing import judged
-    from headrace.audit.topic.acceptances import acceptable, digests_of
-
-    found: dict[str, str] = {}
-    for _, verdict in judged(store, topic, [hour_ms]):
-        if withdraw:
-            place = (verdict.topic, verdict.datacenter, verdict.hour_ms)
-            for each in verdict.accepted:
-                found |= dict.fromkeys(digests_of(*place, each.finding), each.finding.text)
-        else:
-            found.update((digest, finding.text) for digest, finding in acceptable(verdict).items())
-    return found
-
-
-def _pieces(found: dict[str, str]) -> Iterable[dict[str, str]]:
-    from headrace.audit.topic.acceptances import FINDINGS_PER_RECORD_MAX
-
-    digests = list(found)
-    for start in range(0, len(digests), FINDINGS_PER_RECORD_MAX):
-        yield {digest: found[digest] for digest in digests[start : start + FINDINGS_PER_RECORD_MAX]}

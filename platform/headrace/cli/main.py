@@ -17,6 +17,7 @@ from typer.exceptions import TyperException
 from headrace.cli import (
     agent,
     audit,
+    audit_accept,
     audit_dedupe,
     audit_drill,
     audit_recount,
@@ -66,7 +67,7 @@ app.add_typer(brokers.app, name="brokers", rich_help_panel="Topics and events")
 app.add_typer(mirror.app, name="mirror", rich_help_panel="Between datacenters")
 topics.app.command()(topics_new.new)
 audit.app.command()(audit_repair.repair)
-audit.app.command()(audit_repair.accept)
+audit.app.command()(audit_accept.accept)
 audit.app.command()(audit_recount.recount)
 brokers.app.command()(brokers_refetch.refetch)
 audit.app.command()(audit_dedupe.dedupe)

@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from headrace.agent.home import AgentHome, AgentRecord
-from headrace.audit.evidence import Finding, Status
+from headrace.audit.findings import Finding, Status
 from headrace.audit.phrases import hour
 from headrace.audit.report.report import Report
 from headrace.audit.report.view import print_report, printable

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from headrace.audit.evidence import Finding, Status
+from headrace.audit.findings import Finding, Status
 from headrace.audit.report.report import Report
 from headrace.demo.latency import Latencies
 from headrace.demo.watcher import Arrival

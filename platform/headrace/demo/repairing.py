@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from headrace.audit.evidence import Finding
+from headrace.audit.findings import Finding
 from headrace.audit.report.remedies import commands_of
 from headrace.audit.report.report import Report
 from headrace.demo.plan import TOPIC, DemoPlan

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace.warehouse.hdfs.client import HdfsClient
     from headrace.warehouse.manifest import DataFile
 
-from headrace.audit.evidence import LOAD_HOP, Status
+from headrace.audit.findings import LOAD_HOP, Status
 from headrace.audit.topic.drills import DrillPlant
 
 Harm = Callable[["HdfsClient", "DataFile", str], None]

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from headrace.audit.evidence import PRODUCER_HOP, Status
+from headrace.audit.findings import PRODUCER_HOP, Status
 from headrace.audit.topic.drills import CANARY_TOPIC, DrillPlant
 from headrace.client.exact_batches import BatchSender
 from headrace.client.faults import BatchInterceptor

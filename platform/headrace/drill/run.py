@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from headrace.drill.file_planting import FilePlanter
 
-from headrace.audit.evidence import Evidence, Verdict
+from headrace.audit.evidence import Evidence
+from headrace.audit.findings import Verdict
 from headrace.audit.repair.repairing import Judged
 from headrace.audit.report.drill_scores import false_events, outcome_of
 from headrace.audit.times import HOUR_MS

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.audit.evidence import LOAD_HOP, Status
+from headrace.audit.findings import LOAD_HOP, Status
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
 from headrace.warehouse.change import Change, TopicTable

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, func, select
 
-from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, Evidence, Finding, PartitionEvidence, Status
+from headrace.audit.evidence import Evidence, PartitionEvidence
+from headrace.audit.findings import LOAD_HOP, MIRROR_HOP, Finding, Status
 from headrace.audit.intervals import Interval, overlaps, subtract, union
 from headrace.audit.store import tables
 from headrace.audit.topic.records import DATACENTER_TIER

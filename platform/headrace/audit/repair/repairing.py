@@ -8,16 +8,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from headrace.audit.evidence import (
-    LOAD_HOP,
-    MIRROR_HOP,
-    PRODUCER_HOP,
-    Evidence,
-    Finding,
-    Policy,
-    Status,
-    Verdict,
-)
+from headrace.audit.evidence import Evidence
+from headrace.audit.findings import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Finding, Policy, Status, Verdict
 from headrace.audit.gathering import gather
 from headrace.audit.store.store import AuditStore
 from headrace.audit.verdicts.verdicts import judge

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from headrace.audit.evidence import PRODUCER_HOP, Evidence, Finding, Status
+from headrace.audit.evidence import Evidence
+from headrace.audit.findings import PRODUCER_HOP, Finding, Status
 from headrace.audit.intervals import covers, union
 from headrace.audit.repair.intents import Intent, Intents
 from headrace.audit.times import bucket_start

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from sqlalchemy import Connection
 
 from headrace.audit import phrases
-from headrace.audit.evidence import LOAD_HOP, Finding, Policy, Status, Verdict
+from headrace.audit.findings import LOAD_HOP, Finding, Policy, Status, Verdict
 from headrace.audit.gathering import gather
 from headrace.audit.gathering.drills import EndedDrill
 from headrace.audit.intervals import covers, union

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, delete, select
 
-from headrace.audit.evidence import HOPS, Policy, Verdict
+from headrace.audit.findings import HOPS, Policy, Verdict
 from headrace.audit.gathering import gather
 from headrace.audit.gathering.publishers import KnownPublishers
 from headrace.audit.store import measured_tables, tables

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from headrace.audit.batches.damage import OTHER_BYTES
-from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Finding, Status, Verdict
+from headrace.audit.findings import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Finding, Status, Verdict
 from headrace.audit.phrases import TALLY_MISSING, hour
 from headrace.audit.times import HOUR_MS, is_named
 from headrace.audit.topic.said_of_tables import IN_NO_MANIFEST

@@ -13,7 +13,8 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from headrace.audit import phrases
-from headrace.audit.evidence import Accepted, Counts, Evidence, Policy, Status, Verdict, worst
+from headrace.audit.evidence import Evidence
+from headrace.audit.findings import Accepted, Counts, Policy, Status, Verdict, worst
 from headrace.audit.gathering import gather
 from headrace.audit.gathering.drills import ended_drills
 from headrace.audit.gathering.publishers import KnownPublishers

@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, func, select
 
-from headrace.audit.evidence import HOPS, Counts, Evidence, Policy, PublisherState, Status, Verdict
+from headrace.audit.evidence import Evidence, PublisherState
+from headrace.audit.findings import HOPS, Counts, Policy, Status, Verdict
 from headrace.audit.gathering import gather
 from headrace.audit.intervals import covers, union
 from headrace.audit.store import measured_tables, tables

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from headrace.audit.evidence import Counts, Status, Verdict, worst
+from headrace.audit.findings import Counts, Status, Verdict, worst
 from headrace.audit.topic.declarations import FROM_LOG
 
 

@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from headrace.audit import phrases
-from headrace.audit.evidence import Accepted, Counts, Finding, Status, Verdict
+from headrace.audit.findings import Accepted, Counts, Finding, Status, Verdict
 from headrace.audit.report.remedies import commands_of
 from headrace.audit.report.report import Report
 from headrace.audit.report.tested_view import tested_lines

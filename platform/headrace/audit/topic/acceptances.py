@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from headrace.audit.evidence import Acceptance, Accepted, Finding, Status, Verdict
+from headrace.audit.evidence import Acceptance
+from headrace.audit.findings import Accepted, Finding, Status, Verdict
 from headrace.audit.topic.avro_times import to_datetime, to_ms
 
 ACCEPTABLE: Final = (Status.LOST, Status.DUPLICATED, Status.ALTERED, Status.CORRUPT)

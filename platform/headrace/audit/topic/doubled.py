@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, NamedTuple
 
-from headrace.audit.evidence import CountedSpan, Evidence, Finding, Status
+from headrace.audit.evidence import CountedSpan, Evidence
 from headrace.audit.evidence_of_tables import HeldTwice
+from headrace.audit.findings import Finding, Status
 
 RUNS_PER_RECORD_MAX: Final = 5_000
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 
 from headrace.audit import phrases
 from headrace.audit.batches.damage import NO_PRODUCER, ON_DISK, OTHER_BYTES
-from headrace.audit.evidence import CorruptRange, Evidence, Finding, Status, TierEvidence
+from headrace.audit.evidence import CorruptRange, Evidence, TierEvidence
+from headrace.audit.findings import Finding, Status
 from headrace.audit.intervals import Interval, union
 from headrace.audit.topic.records import ANALYSIS_TIER, DATACENTER_TIER
 

@@ -14,17 +14,8 @@ from typing import NamedTuple
 
 from headrace.audit import phrases
 from headrace.audit.batches.damage import NO_PRODUCER
-from headrace.audit.evidence import (
-    LOAD_HOP,
-    MIRROR_HOP,
-    PRODUCER_HOP,
-    Claim,
-    CountedSpan,
-    Evidence,
-    Finding,
-    LoadedContent,
-    Status,
-)
+from headrace.audit.evidence import Claim, CountedSpan, Evidence, LoadedContent
+from headrace.audit.findings import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Finding, Status
 from headrace.audit.topic.records import ANALYSIS_TIER
 from headrace.wire.content import added, total
 

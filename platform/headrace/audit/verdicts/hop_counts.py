@@ -14,7 +14,8 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.audit import phrases
-from headrace.audit.evidence import PRODUCER_HOP, Evidence, Finding, Handover, Policy, Status
+from headrace.audit.evidence import Evidence, Handover
+from headrace.audit.findings import PRODUCER_HOP, Finding, Policy, Status
 from headrace.audit.times import END_STALE_MAX_MS
 from headrace.audit.topic.records import DATACENTER_TIER
 

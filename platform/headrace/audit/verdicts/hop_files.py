@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headrace.audit import phrases
-from headrace.audit.evidence import LOAD_HOP, Evidence, Finding, Status
+from headrace.audit.evidence import Evidence
+from headrace.audit.findings import LOAD_HOP, Finding, Status
 
 
 def judge_files(evidence: Evidence) -> Iterator[Finding]:

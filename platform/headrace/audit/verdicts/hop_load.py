@@ -13,16 +13,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from headrace.audit import phrases
-from headrace.audit.evidence import (
-    LOAD_HOP,
-    CountedSpan,
-    Evidence,
-    Finding,
-    PartitionEvidence,
-    Policy,
-    Status,
-    WrittenRows,
-)
+from headrace.audit.evidence import CountedSpan, Evidence, PartitionEvidence, WrittenRows
+from headrace.audit.findings import LOAD_HOP, Finding, Policy, Status
 from headrace.audit.intervals import Interval, covers, overlaps, subtract, union
 from headrace.audit.topic.records import ANALYSIS_TIER
 from headrace.audit.verdicts.corruption import total

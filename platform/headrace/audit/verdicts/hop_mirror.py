@@ -12,15 +12,8 @@ from typing import NamedTuple
 
 from headrace.audit import phrases
 from headrace.audit.batches.damage import NO_PRODUCER
-from headrace.audit.evidence import (
-    MIRROR_HOP,
-    CountedSpan,
-    Evidence,
-    Finding,
-    Policy,
-    Status,
-    TierEvidence,
-)
+from headrace.audit.evidence import CountedSpan, Evidence, TierEvidence
+from headrace.audit.findings import MIRROR_HOP, Finding, Policy, Status
 from headrace.audit.intervals import Interval, covers, overlaps, stretches, union
 from headrace.audit.topic.records import ANALYSIS_TIER, DATACENTER_TIER
 from headrace.audit.verdicts.corruption import (

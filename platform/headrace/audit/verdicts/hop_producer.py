@@ -16,17 +16,8 @@ from typing import Final, NamedTuple
 
 from headrace.audit import phrases
 from headrace.audit.batches.damage import NO_PRODUCER
-from headrace.audit.evidence import (
-    PRODUCER_HOP,
-    Claim,
-    CountedSpan,
-    Evidence,
-    Finding,
-    Heartbeat,
-    Policy,
-    Status,
-    TierEvidence,
-)
+from headrace.audit.evidence import Claim, CountedSpan, Evidence, Heartbeat, TierEvidence
+from headrace.audit.findings import PRODUCER_HOP, Finding, Policy, Status
 from headrace.audit.intervals import Interval, covers, stretches, subtract, union
 from headrace.audit.times import END_STALE_MAX_MS
 from headrace.audit.topic.doubled import split_doubled

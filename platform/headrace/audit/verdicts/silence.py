@@ -11,16 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from headrace.audit import phrases
-from headrace.audit.evidence import (
-    PRODUCER_HOP,
-    Evidence,
-    Finding,
-    Handover,
-    Policy,
-    PublisherState,
-    Status,
-    TierEvidence,
-)
+from headrace.audit.evidence import Evidence, Handover, PublisherState, TierEvidence
+from headrace.audit.findings import PRODUCER_HOP, Finding, Policy, Status
 from headrace.audit.intervals import subtract, union
 from headrace.audit.times import NEXT_REPORT_MS
 from headrace.audit.verdicts.hop_counts import is_counts_only

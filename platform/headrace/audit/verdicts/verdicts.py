@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headrace.audit import phrases
-from headrace.audit.evidence import (
+from headrace.audit.evidence import Evidence
+from headrace.audit.findings import (
     HOPS,
     LOAD_HOP,
     MIRROR_HOP,
     PRODUCER_HOP,
     Counts,
-    Evidence,
     Finding,
     Policy,
     Verdict,
