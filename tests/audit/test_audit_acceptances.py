@@ -30,9 +30,10 @@ from headrace.audit.store.store import AuditStore
 from headrace.audit.times import HOUR_MS
 from headrace.audit.topic.acceptances import AcceptanceRecord, acceptable, digest_of, digests_of
 from headrace.audit.topic.load_report import LoadedPartition, LoadReport
+from headrace.audit.topic.possible import ImpossibleRecordError
 from headrace.audit.topic.records import ANALYSIS_TIER, DATACENTER_TIER, RangeTally
 from headrace.audit.topic.resent import ResentRecord
-from headrace.audit.topic.validity import ImpossibleRecordError, check
+from headrace.audit.topic.validity import check
 
 BATCHES = [Batch(0, 7, 0, index * 10, 10, HOUR_A + index * BUCKET_MS) for index in range(6)]
 SAID_MS = NOW_MS - 1_000

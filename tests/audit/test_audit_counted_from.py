@@ -32,6 +32,7 @@ from headrace.audit.report.view import print_report
 from headrace.audit.store.store import AuditStore
 from headrace.audit.times import HOUR_MS
 from headrace.audit.topic.declarations import FROM_LOG, FROM_PRODUCERS, TopicDeclaration
+from headrace.audit.topic.possible import ImpossibleRecordError
 from headrace.audit.topic.records import (
     DATACENTER_TIER,
     HandoverTally,
@@ -39,7 +40,7 @@ from headrace.audit.topic.records import (
     ProducerReport,
     ReceivedRecord,
 )
-from headrace.audit.topic.validity import ImpossibleRecordError, check
+from headrace.audit.topic.validity import check
 from headrace.coordination.declared import ANY, REPORTING, Change
 
 IN_HOUR_A = Batch(0, 99, 0, 0, 5, HOUR_A)

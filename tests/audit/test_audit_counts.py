@@ -17,9 +17,10 @@ import pytest
 
 from headrace.audit.counting.http_counts import CountsDesk, CountsRecord, CountsReport, parse, part_of
 from headrace.audit.topic.decoding import _plain
+from headrace.audit.topic.possible import COUNT_MAX
 from headrace.audit.topic.publish import FLUSH_TIMEOUT_S, AuditPublishError, UnpublishableRecordError
 from headrace.audit.topic.records import AuditRecord, ProducerReport, ReceivedRecord
-from headrace.audit.topic.validity import COUNT_MAX, check
+from headrace.audit.topic.validity import check
 from headrace.events.schemas import AUDIT_PRODUCER_SCHEMA, read_schema
 from headrace.process import status
 from headrace.process.status import BODY_MAX_BYTES, Answer, StatusServer

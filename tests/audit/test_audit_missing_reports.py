@@ -29,8 +29,9 @@ from headrace.audit.report.settled import Keeper
 from headrace.audit.store.store import AuditStore
 from headrace.audit.store.upkeep import forget
 from headrace.audit.times import HOUR_MS
+from headrace.audit.topic.possible import ImpossibleRecordError
 from headrace.audit.topic.records import ProducerReport, ReceivedRecord
-from headrace.audit.topic.validity import ImpossibleRecordError, check
+from headrace.audit.topic.validity import check
 from headrace.audit.verdicts.silence import _missing_reports
 
 BATCH = Batch(0, 7, 0, 0, 5, HOUR_A)

@@ -37,8 +37,8 @@ from headrace.audit.store import upkeep
 from headrace.audit.store.cover import Candidate, choose
 from headrace.audit.store.store import AuditStore, StoreError
 from headrace.audit.times import HOUR_MS
+from headrace.audit.topic.possible import ADDRESS_MAX
 from headrace.audit.topic.records import ANALYSIS_TIER, DATACENTER_TIER, RangeTally, ReceivedRecord
-from headrace.audit.topic.validity import ADDRESS_MAX
 
 INTERVALS = st.lists(
     st.tuples(st.integers(0, 30), st.integers(0, 30)).filter(lambda i: i[0] < i[1]), max_size=8

@@ -26,11 +26,12 @@ from headrace.audit.times import OUTSIDE_MS
 from headrace.audit.topic import decoding
 from headrace.audit.topic.decoding import AuditDecoder, NotAnAuditRecordError
 from headrace.audit.topic.load_report import LoadedHour, LoadReport
+from headrace.audit.topic.possible import ImpossibleRecordError
 from headrace.audit.topic.reader import ReportedProducers
 from headrace.audit.topic.records import (
     ReceivedRecord,
 )
-from headrace.audit.topic.validity import ImpossibleRecordError, check
+from headrace.audit.topic.validity import check
 from headrace.events.schemas import read_schema
 from headrace.registry.errors import RegistryError
 from headrace.registry.framing import prefix

@@ -29,9 +29,10 @@ from headrace.audit.store.place import StorePlace
 from headrace.audit.store.store import AuditStore
 from headrace.audit.times import FIRST_NAMED_MS, LAST_NAMED_MS, OUTSIDE_MS, OUTSIDE_NAME
 from headrace.audit.topic.load_report import LoadedHour, LoadReport
+from headrace.audit.topic.possible import ImpossibleRecordError
 from headrace.audit.topic.reader import Polled
 from headrace.audit.topic.set_aside import SetAside
-from headrace.audit.topic.validity import ImpossibleRecordError, check
+from headrace.audit.topic.validity import check
 
 IMPOSSIBLE: dict[str, Any] = {
     "from > to": replace(TALLY, from_address=600),

@@ -15,7 +15,8 @@ from fuzzing.avro import AvroWriter, changed_schema, tower
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
 from headrace.audit.topic.decoding import AuditDecoder, NotAnAuditRecordError
-from headrace.audit.topic.validity import ImpossibleRecordError, check
+from headrace.audit.topic.possible import ImpossibleRecordError
+from headrace.audit.topic.validity import check
 from headrace.events.schemas import read_schema
 from headrace.registry.errors import RegistryError
 from headrace.registry.framing import prefix

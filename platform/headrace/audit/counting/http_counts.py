@@ -20,9 +20,11 @@ from headrace.audit.batches.tally import BUCKET_DEFAULT_MS
 from headrace.audit.counting.counts_arrived import NONE, CountsArrived, Named
 from headrace.audit.times import LAST_NAMED_MS
 from headrace.audit.topic.avro_times import to_datetime
+from headrace.audit.topic.possible import COUNT_MAX, ImpossibleRecordError
 from headrace.audit.topic.publish import FLUSH_TIMEOUT_S, AuditPublishError, UnpublishableRecordError
 from headrace.audit.topic.records import AuditRecord, HandoverTally, ProducerReport, ReceivedRecord
-from headrace.audit.topic.validity import COUNT_MAX, NAME_MAX_CHARS, ImpossibleRecordError, check
+from headrace.audit.topic.validity import check
+from headrace.events.header import NAME_MAX_CHARS
 from headrace.events.schemas import AUDIT_PRODUCER_SCHEMA
 from headrace.process.clock import now_ms
 from headrace.process.status import Answer

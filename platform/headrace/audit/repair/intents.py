@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Final
 
+from headrace.audit.topic.possible import shown
 from headrace.audit.topic.resent import ResentRecord
-from headrace.audit.topic.validity import shown
 from headrace.events.spooled import regular_content
 
 INTENT_MAX_BYTES: Final = 8 * 1024 * 1024

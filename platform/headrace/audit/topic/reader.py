@@ -26,9 +26,10 @@ from headrace.audit.topic.logs_read import (
     digest_of,
     named_id,
 )
+from headrace.audit.topic.possible import ImpossibleRecordError
 from headrace.audit.topic.records import ProducerReport, ReceivedRecord
 from headrace.audit.topic.set_aside import SetAside, added, note
-from headrace.audit.topic.validity import ImpossibleRecordError, check
+from headrace.audit.topic.validity import check
 from headrace.client import Admin, Consumer
 from headrace.client.admin import LATEST
 from headrace.client.errors import CorruptRecordsError, OffsetOutOfRangeError
