@@ -14,13 +14,13 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from headrace.client.backoff import Backoff
-from headrace.client.calls import EARLIEST, Call, fetch_call, in_parts, list_offsets_call
+from headrace.client.calls import Call, fetch_call, in_parts, list_offsets_call
 from headrace.client.cluster import TopicPartition
+from headrace.client.divergence import Divergence
 from headrace.client.errors import (
     BrokerError,
     ClientError,
     CorruptRecordsError,
-    LogTruncationError,
     OffsetOutOfRangeError,
     UnsupportedApiError,
 )
@@ -28,7 +28,6 @@ from headrace.client.keeping import keep
 from headrace.client.lineage import NO_EPOCH, Claim
 from headrace.client.network import Network
 from headrace.client.partition_fetch import PartitionFetch
-from headrace.wire.batch import HEADER_SIZE_BYTES
 from headrace.wire.errors import ErrorCode
 from headrace.wire.fetch import (
     REQUEST_PARTITIONS_MAX,
@@ -83,6 +82,7 @@ class Fetcher:
         self._fetching: set[int] = set()  # brokers with a Fetch in flight
         self._rotation = 0
         self._by_name = False  # the brokers take no topic ids in a Fetch
+        self._divergence = Divergence(settings.reset, self._wait, self._back_off)
 
     def assign(self, keys: list[TopicPartition]) -> None:
         """Fetches exactly these from now on. Those assigned before keep positions and prefetched bytes."""
@@ -102,7 +102,8 @@ class Fetcher:
         left_out: PartitionFetch | None = None
         for state in self._requestable(free_bytes):
             leader = self._network.cluster.leader(state.topic, state.partition)
-            if self._is_made_again(state):
+            topic_id = self._network.cluster.topic_id(state.topic)
+            if self._divergence.is_made_again(state, topic_id, by_name=self._by_name):
                 continue
             if leader is None:
                 self._network.request_update()
@@ -281,10 +282,11 @@ class Fetcher:
             return
         is_out_of_range = result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         if state.lineage.claim is not None and (is_out_of_range or result.error_code == ErrorCode.NONE):
-            self._on_read_again(state, state.lineage.claim, result)
+            self._divergence.on_read_again(state, state.lineage.claim, result)
             return
         if is_out_of_range or result.diverging_epoch is not None:
-            self._on_parted(state, Claim(*result.diverging_epoch) if result.diverging_epoch else Claim())
+            claim = Claim(*result.diverging_epoch) if result.diverging_epoch else Claim()
+            self._divergence.on_parted(state, claim)
             return
         if result.error_code == ErrorCode.CORRUPT_MESSAGE and state.failures >= REFUSALS_BEFORE_ERROR:
             problem = "its broker cannot read the log there (CORRUPT_MESSAGE)"
@@ -297,82 +299,7 @@ class Fetcher:
         state.high_watermark, state.high_watermark_s = result.high_watermark, asked_s
         keep(state, result)
 
-    # --- logs that hold something else ---
-
-    def _is_made_again(self, state: PartitionFetch) -> bool:
-        """Whether the topic was deleted, and another one made under its name: the position is none of its."""
-        topic_id = self._network.cluster.topic_id(state.topic)
-        if topic_id == NO_UUID:
-            return False
-        if state.position is None or state.topic_id in (NO_UUID, topic_id):
-            state.topic_id = topic_id
-            return False
-        if not (state.id_refused or self._by_name):
-            return False  # a broker that is behind may have told of it: the leader knows
-        if state.pieces:
-            return True  # they are returned first
-        cause = "its topic was deleted and made again"
-        if self._settings.reset is None:
-            state.error = LogTruncationError(state.topic, state.partition, state.fetch_position, None, cause)
-        else:
-            logger.warning("%s-%d: %s, continuing at its start", state.topic, state.partition, cause)
-            state.move_to(None, EARLIEST)
-        return True
-
-    def _on_parted(self, state: PartitionFetch, claim: Claim) -> None:
-        """The log does not hold this offset, or not what was read before it."""
-        if state.pieces:
-            # The prefetched records are returned first; a later fetch comes back here.
-            self._wait(state)
-        elif state.lineage.last_offset is not None:
-            state.lineage.claim = claim
-        else:
-            self._reset(state, claim, has_parted=claim.is_precise)
-
-    def _on_read_again(self, state: PartitionFetch, claim: Claim, result: FetchPartitionResult) -> None:
-        """The answer to the fetch of the batch that was read last, after a claim that it is not there."""
-        lineage, records = state.lineage, result.records
-        lineage.claim = None
-        if isinstance(records, memoryview) and len(records) >= HEADER_SIZE_BYTES:
-            if lineage.holds_last(records):
-                logger.warning(
-                    "%s-%d: its broker does not know leader epoch %d of the batch before offset %d, which is "
-                    "in the log; reading goes on",
-                    *(state.topic, state.partition, lineage.epoch, state.fetch_position),
-                )
-                state.lineage = lineage.before(0)
-            else:
-                self._reset(state, claim, has_parted=True)
-        elif result.error_code == ErrorCode.NONE and result.high_watermark > (lineage.last_offset or 0):
-            lineage.claim = claim  # the answer had no room for it
-            self._wait(state)
-        else:
-            self._reset(state, claim, has_parted=claim.is_precise)
-
-    def _reset(self, state: PartitionFetch, claim: Claim, *, has_parted: bool) -> None:
-        """Continues where the log parted from what was read, if that is known, else where the settings say;
-        or it is an error."""
-        parting = state.lineage.parting(claim, state.fetch_position) if claim.is_precise else None
-        reset = self._settings.reset
-        if parting == state.fetch_position:
-            self._back_off(state, None)  # a leader that contradicts itself
-        elif reset is None and has_parted:
-            state.error = LogTruncationError(state.topic, state.partition, state.fetch_position, parting)
-        elif reset is None:
-            state.error = OffsetOutOfRangeError(state.topic, state.partition, state.fetch_position)
-        else:
-            where = "start" if reset == EARLIEST else "end"
-            logger.warning(
-                "%s-%d: %s, continuing at %s",
-                *(state.topic, state.partition),
-                f"the log has lost what was read up to offset {state.fetch_position}"
-                if has_parted
-                else f"offset {state.fetch_position} is not in the log",
-                f"its {where}" if parting is None else f"offset {parting}",
-            )
-            kept = state.lineage.before(parting or 0)
-            state.move_to(parting)
-            state.lineage = kept
+    # --- refusals ---
 
     def _wait(self, state: PartitionFetch) -> None:
         state.not_before_s = self._clock() + self._settings.backoff.delay_s(1, self._draw)

@@ -6,11 +6,9 @@ callers without a loop. For one thread; only `wake` may be called from others.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import random
 import selectors
-import socket
 import time
 from collections.abc import Callable, Iterable, Set
 from functools import partial
@@ -30,6 +28,7 @@ from headrace.client.errors import (
 from headrace.client.informants import PATIENCE_S, Informants, most_idle
 from headrace.client.metadata_updates import METADATA_MAX_AGE_MS, NEVER, MetadataUpdates
 from headrace.client.resolving import Resolver
+from headrace.client.waker import Waker
 from headrace.wire.frames import FRAME_LIMIT_BYTES
 
 logger = logging.getLogger(__name__)
@@ -66,10 +65,8 @@ class Network:
         self._clock = clock
         self._draw = draw
         self._selector = selectors.DefaultSelector()
-        self._waker, self._woken = socket.socketpair()
-        for end in (self._waker, self._woken):
-            end.setblocking(False)
-        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._waker = Waker()
+        self._selector.register(self._waker, selectors.EVENT_READ)
         self._connections: dict[int, BrokerConnection] = {}
         self._unflushed: dict[int, None] = {}
         self._failures: dict[int, int] = {}
@@ -258,8 +255,7 @@ class Network:
 
     def wake(self) -> None:
         """Makes a waiting `poll`, or else the next one, return at once. Any thread may call it."""
-        with contextlib.suppress(OSError):  # the pipe is full, so `poll` will return; or it is closed
-            self._waker.send(b"\x00")
+        self._waker.wake()
 
     def poll(self, timeout_s: float) -> None:
         """Waits at most `timeout_s` for events and handles them. Runs the callbacks of `send`."""
@@ -269,7 +265,7 @@ class Network:
         wait_s = max(0.0, min(timeout_s, self._next_deadline_s(now_s) - now_s))
         for key, mask in self._selector.select(wait_s):
             if key.data is None:
-                self._drain_wakes()
+                self._waker.drain()
             else:
                 self._on_event(key.data, mask)
         now_s = self._clock()
@@ -319,11 +315,6 @@ class Network:
         if due_s > now_s:
             deadlines.append(due_s)
         return min(deadlines, default=NEVER)
-
-    def _drain_wakes(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while len(self._woken.recv(4096)) == 4096:
-                pass
 
     # --- blocking ---
 
@@ -384,13 +375,12 @@ class Network:
         self.closed = True
         self._end_connections()
         self._waker.close()
-        self._woken.close()
 
     def restart(self) -> None:
         """Ends all connections, in whatever state an exception in `poll` has left them."""
         self._end_connections()
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._selector.register(self._waker, selectors.EVENT_READ)
 
     def _end_connections(self) -> None:
         for connection in list(self._connections.values()):
