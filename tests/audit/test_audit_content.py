@@ -32,7 +32,7 @@ from headrace.audit.store.store import AuditStore
 from headrace.audit.topic.claimed_ranges import contents_of, merge_ranges
 from headrace.audit.topic.load_report import LoadedPartition, LoadReport
 from headrace.audit.topic.records import ANALYSIS_TIER, DATACENTER_TIER, HandoverTally, ReceivedRecord
-from headrace.audit.verdicts.hop_content import Held, altered
+from headrace.audit.verdicts.contents import Held, altered
 from headrace.client import BatchIdentity
 from headrace.events.handovers import HandoverCounts
 from headrace.wire.batch import ATTRIBUTES_AT, CRC_AT, read_header

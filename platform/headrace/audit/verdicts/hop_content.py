@@ -1,14 +1,11 @@
 """Content against content: where tiers have the same events by number, and not the same bytes. Pure.
 
-Tiers cut the same log at different places. So what they say is compared from each place where both cut to the
-next such place, and only if both count as many events there: everything else is a finding of another kind.
-Where one of the two does not know the content, nothing is said: a producer of another make, a report of an
-earlier version.
+`audit.verdicts.contents` compares what two tiers say; here is what they say at each hop, and the sentences.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -17,6 +14,7 @@ from headrace.audit.batches.damage import NO_PRODUCER
 from headrace.audit.evidence import Claim, CountedSpan, Evidence, LoadedContent
 from headrace.audit.findings import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Finding, Status
 from headrace.audit.topic.records import ANALYSIS_TIER
+from headrace.audit.verdicts.contents import Held, altered
 from headrace.wire.content import added, total
 
 
@@ -27,77 +25,6 @@ class Line(NamedTuple):
     producer_id: int
     producer_epoch: int
     bucket_start_ms: int = 0
-
-
-class Held(NamedTuple):
-    """What a tier says of the numbers from `start` to `end` - 1 of a line, at addresses [low, high)."""
-
-    start: int
-    end: int
-    record_count: int
-    content: int | None
-    low: int = -1
-    high: int = -1
-
-    def with_next(self, other: Held) -> Held:
-        """Returns both together; `other` comes later. Of sequences with a gap the content is not known."""
-        is_adjacent = other.start == self.end or self.is_at_addresses
-        return Held(
-            self.start,
-            other.end,
-            self.record_count + other.record_count,
-            added(self.content, other.content) if is_adjacent else None,
-            min(self.low, other.low),
-            max(self.high, other.high),
-        )
-
-    @property
-    def is_at_addresses(self) -> bool:
-        """Whether the numbers are addresses, between which there may be batches of other buckets."""
-        return (self.start, self.end) == (self.low, self.high)
-
-
-def altered(left: Iterable[Held], right: Iterable[Held]) -> Iterator[Held]:
-    """Yields what both have, as many of it, with different contents: as `right` says it, without content.
-
-    Adjacent differences are one.
-    """
-    found: Held | None = None
-    for mine, theirs in _in_common(_in_order(left), _in_order(right)):
-        is_known = mine.content is not None and theirs.content is not None
-        if not is_known or mine.record_count != theirs.record_count or mine.content == theirs.content:
-            continue
-        if found is not None and found.end == theirs.start:
-            found = found.with_next(theirs)
-            continue
-        if found is not None:
-            yield found._replace(content=None)
-        found = theirs
-    if found is not None:
-        yield found._replace(content=None)
-
-
-def _in_order(held: Iterable[Held]) -> deque[Held]:
-    return deque(sorted(held, key=lambda each: (each.start, each.end, each.low)))
-
-
-def _in_common(left: deque[Held], right: deque[Held]) -> Iterator[tuple[Held, Held]]:
-    """Yields what lies between places where both sides cut, each as small as possible."""
-    while left and right:
-        if left[0].start != right[0].start:
-            (left if left[0].start < right[0].start else right).popleft()
-            continue
-        mine, theirs = left.popleft(), right.popleft()
-        while mine.end != theirs.end:
-            shorter = left if mine.end < theirs.end else right
-            if not shorter:
-                return
-            following = shorter.popleft()
-            if shorter is left:
-                mine = mine.with_next(following)
-            else:
-                theirs = theirs.with_next(following)
-        yield mine, theirs
 
 
 # --- one function for each hop ---
