@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 from uuid import UUID
 
-from headrace.client.admin import Admin
+from headrace.client.admin import Admin, ConfigEntry
 from headrace.client.errors import BrokerError
 from headrace.coordination.mirrors import MirrorMap
+from headrace.replication.pull import ReplicationError
 from headrace.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -23,8 +24,14 @@ MIRROR_SETTING: Final = "headrace.mirror"
 NEVER_MIRRORED: Final = re.compile(r"__.*")  # Kafka's internal topics, such as __consumer_offsets
 
 
-class NotAMirrorError(Exception):
+class NotAMirrorError(ReplicationError):
     """The target has a topic of that name that is not a mirror's; the message says what to do."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"the target has a topic {topic} of its own ({MIRROR_SETTING} is not true): exclude it "
+            "here, or delete it there"
+        )
 
 
 def wanted(names: Iterable[str], include: re.Pattern[str], exclude: re.Pattern[str] | None) -> list[str]:
@@ -80,12 +87,14 @@ class TargetTopics:
     def _check(self, topic: str) -> None:
         if topic not in self._target.topics():
             return
-        setting = self._target.describe_configs(topic).get(MIRROR_SETTING)
-        if setting is None or setting.value != "true":
-            raise NotAMirrorError(
-                f"the target has a topic {topic} of its own ({MIRROR_SETTING} is not true): exclude it "
-                "here, or delete it there"
-            )
+        check_is_mirror(topic, self._target.describe_configs(topic))
+
+
+def check_is_mirror(topic: str, settings: Mapping[str, ConfigEntry]) -> None:
+    """Checks a target's topic by its settings. Raises `NotAMirrorError`."""
+    setting = settings.get(MIRROR_SETTING)
+    if setting is None or setting.value != "true":
+        raise NotAMirrorError(topic)
 
 
 def _unless(code: ErrorCode, change: Callable[[], object]) -> None:

@@ -123,7 +123,7 @@ def locate(
     `suspects`: by source partition, the address of a batch that was bad when it was fetched; it is read once
     more. `copied_ids`: by target partition, the id of the source's topic that it holds. `ReplicationError`:
     source and copy do not match, or the batch is still bad. Raises `ClientError` if a whole side does not
-    respond.
+    respond, and `NotAMirrorError` if the target's topic is no copy.
     """
     topic_id, _ = ids = source.topic_id(topic), target.topic_id(topic)
     # The target first: if another mirror of this source appends meanwhile, the source still ends behind it.

@@ -357,6 +357,6 @@ def _located(
             pairs[partition]: each.topic_id for partition, each in found.items() if isinstance(each, Located)
         }
         topics.note_ids(topic, {number: each for number, each in ids.items() if each != NO_UUID})
-    except (ClientError, CoordinationError) as error:
+    except (ClientError, CoordinationError, NotAMirrorError) as error:
         found = dict.fromkeys(pairs, error)
     return found

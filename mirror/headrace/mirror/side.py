@@ -18,6 +18,7 @@ from headrace.client.calls import fetch_call, leader_epochs_call
 from headrace.client.errors import BrokerError, BrokerGoneError, ClientError, NetworkError
 from headrace.client.network import Network
 from headrace.log.epochs import EpochEnd
+from headrace.mirror.discovery import check_is_mirror
 from headrace.replication import gaps
 from headrace.replication.gaps import AcceptedGap
 from headrace.replication.pull import REFUSED, DamagedBatchError, Fetched
@@ -113,8 +114,12 @@ class MirrorSide:
         return ends
 
     def accepted_gaps(self, topic: str) -> tuple[AcceptedGap, ...]:
-        """Returns the accepted gaps of this cluster's copy of a topic. Raises `ClientError`."""
-        setting = self.admin.describe_configs(topic).get(gaps.SETTING)
+        """Returns the accepted gaps of this cluster's copy of a topic. Raises `ClientError`, and
+        `NotAMirrorError` if the topic is no copy, such as one that was made again by somebody else.
+        """
+        settings = self.admin.describe_configs(topic)
+        check_is_mirror(topic, settings)
+        setting = settings.get(gaps.SETTING)
         try:
             return gaps.parse((setting.value if setting is not None else None) or "")
         except ValueError as error:
