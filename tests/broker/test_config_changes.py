@@ -7,12 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from fix_broker import BrokerCluster
-from fix_difference_admin import BROKER, DELETE, SET, TOPIC, altered
+from fix_difference_admin import APPEND, BROKER, DELETE, SET, TOPIC, altered
 from fix_differences import Asker
 from headrace.wire.apis import ApiKey
 
 Resource = tuple[int, str, list[tuple[str, int, str | None]]]
 ROUNDS = 20
+SUBTRACT = 3
+THROTTLED = "leader.replication.throttled.replicas"
 RATE = "leader.replication.throttled.rate"
 
 
@@ -56,3 +58,32 @@ def test_what_changes_nothing_or_is_refused_waits_for_nothing(asker: Asker) -> N
     for _ in range(ROUNDS):
         wrong: Resource = (TOPIC, asker.topic(), [("retention.ms", SET, "soon")])
         assert [code for _, code in altered(asker, same, wrong)] == ["NONE", "INVALID_CONFIG"]
+
+
+def test_a_list_gets_words_and_loses_words(asker: Asker) -> None:
+    name = asker.topic()
+    for operation, words, expected in (
+        (SUBTRACT, "0:1", ""),
+        (APPEND, "0:1,0:2", "0:1,0:2"),
+        (APPEND, "0:2,0:3", "0:1,0:2,0:3"),
+        (SUBTRACT, "0:2,7:7", "0:1,0:3"),
+        (SUBTRACT, "0:3,0:1", ""),
+    ):
+        assert altered(asker, (TOPIC, name, [(THROTTLED, operation, words)])) == [(TOPIC, "NONE")]
+        assert value_of(asker, TOPIC, name, THROTTLED) == expected
+
+
+@pytest.mark.parametrize(
+    ("setting", "operation", "value", "code"),
+    [
+        (THROTTLED, APPEND, "x", "INVALID_CONFIG"),
+        (THROTTLED, APPEND, None, "INVALID_REQUEST"),
+        ("retention.ms", SUBTRACT, "1", "INVALID_CONFIG"),
+        ("no.such.setting", APPEND, "1", "INVALID_CONFIG"),
+        ("retention.ms", 9, "1", "INVALID_CONFIG"),
+    ],
+)
+def test_what_cannot_be_added_is_refused(
+    asker: Asker, setting: str, operation: int, value: str | None, code: str
+) -> None:
+    assert altered(asker, (TOPIC, asker.topic(), [(setting, operation, value)])) == [(TOPIC, code)]

@@ -99,11 +99,8 @@ def accept_gap(
                 f"copy (partition {copy} in {mirror.target}) drops its own addresses {begins} to {start}. "
                 "Are those loaded, and shall the copy continue?"
             )
-        setting = admin.describe_configs(topic).get(gaps.SETTING)
-        accepted = gaps.parse((setting.value if setting is not None else None) or "")
-        gap = gaps.AcceptedGap(copy, start, end)
-        if gap not in accepted:
-            admin.alter_configs(topic, {gaps.SETTING: gaps.to_text([*accepted, gap])})
+        # Not read and written again: another command may accept another gap of the topic meanwhile.
+        admin.append_config(topic, gaps.SETTING, gaps.to_text([gaps.AcceptedGap(copy, start, end)]))
     if json:
         print_json(
             {"topic": topic, "partition": partition, "target_partition": copy, "from": start, "to": end}

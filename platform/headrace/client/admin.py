@@ -276,6 +276,11 @@ class Admin:
         build, results_of = altering(TOPIC_RESOURCE, topic, changes, validate_only=validate_only)
         self._requests.change(ApiKey.INCREMENTAL_ALTER_CONFIGS, build, results_of)
 
+    def append_config(self, topic: str, setting: str, value: str) -> None:
+        """Adds words to a setting that is a list, if it lacks them, whoever else does so at that time."""
+        build, results_of = altering(TOPIC_RESOURCE, topic, {setting: value}, appends=True)
+        self._requests.change(ApiKey.INCREMENTAL_ALTER_CONFIGS, build, results_of)
+
     def alter_broker_configs(self, broker_id: int, changes: Mapping[str, str | None]) -> None:
         """Sets settings that change while a broker runs, also of one that is down; None resets one."""
         build, results_of = altering(BROKER_RESOURCE, str(broker_id), changes)

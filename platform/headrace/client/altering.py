@@ -12,19 +12,28 @@ TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
 SET: Final = 0
 DELETE: Final = 1
+APPEND: Final = 2
 
 
 def altering(
-    kind: int, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
+    kind: int,
+    name: str,
+    changes: Mapping[str, str | None],
+    *,
+    validate_only: bool = False,
+    appends: bool = False,
 ) -> tuple[Callable[[Schema], Any], Callable[[Any], list[ResultCode]]]:
-    """Returns what makes an IncrementalAlterConfigs of one resource, and what reads the answer."""
+    """Returns what makes an IncrementalAlterConfigs of one resource, and what reads the answer. `appends`: to
+    settings that are lists.
+    """
+    change = APPEND if appends else SET
 
     def build(schema: Schema) -> Any:
         configs = tuple(
             schema.make(
                 "AlterableConfig",
                 name=setting,
-                config_operation=DELETE if value is None else SET,
+                config_operation=DELETE if value is None else change,
                 value=value,
             )
             for setting, value in changes.items()

@@ -19,7 +19,7 @@ from headrace.broker.errors import Refused
 from headrace.broker.promise import Promise
 from headrace.broker.settings.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from headrace.broker.settings.dynamic import DYNAMIC_SETTINGS, SOURCE_DYNAMIC
-from headrace.broker.settings.setting import STRING, Setting
+from headrace.broker.settings.setting import LIST, STRING, Setting
 from headrace.broker.state import BrokerState
 from headrace.broker.topics import SOURCE_BROKER, SOURCE_DEFAULT
 from headrace.log.contents import sum_contents
@@ -35,6 +35,8 @@ TOPIC: Final = 2
 BROKER: Final = 4
 SET: Final = 0
 DELETE: Final = 1
+APPEND: Final = 2
+SUBTRACT: Final = 3
 CONTENT_BATCHES_MAX: Final = 5_000  # of one request: some 40 ms of one core
 SHOWN_WAIT_MAX_S: Final = (
     5.0  # until a change that is stored is seen: ZooKeeper tells of it within milliseconds
@@ -180,7 +182,9 @@ def alter(state: BrokerState, request: Request) -> Promise[Tree | Exception]:
 
 
 def alter_incrementally(state: BrokerState, request: Request) -> Promise[Tree | Exception]:
-    """Serves IncrementalAlterConfigs (KIP-339): sets and deletes single settings."""
+    """Serves IncrementalAlterConfigs (KIP-339): sets and deletes single settings, and adds words to those
+    that are lists, or takes words out, whatever others do to these lists at the same time.
+    """
 
     def change(resource: Any, config: Config) -> Config:
         for setting in resource.configs:
@@ -188,11 +192,28 @@ def alter_incrementally(state: BrokerState, request: Request) -> Promise[Tree | 
                 config.pop(setting.name, None)
             elif setting.config_operation == SET:
                 config[setting.name] = _given(setting)
+            elif setting.config_operation in (APPEND, SUBTRACT):
+                config[setting.name] = _changed_list(resource.resource_type, config, setting)
             else:
-                raise Refused(ErrorCode.INVALID_CONFIG, f"{setting.name}: only SET and DELETE are supported")
+                operation = setting.config_operation
+                raise Refused(ErrorCode.INVALID_CONFIG, f"{setting.name}: unknown operation {operation}")
         return config
 
     return _alter(state, request, change)
+
+
+def _changed_list(kind: int, config: Config, change: Any) -> str:
+    """Returns a list with words added (those that it has not yet), or without some. Raises `Refused`."""
+    name = change.name
+    known = (DYNAMIC_SETTINGS if kind == BROKER else TOPIC_SETTINGS).get(name)
+    if known is not None and known.kind.number != LIST.number:
+        raise Refused(ErrorCode.INVALID_CONFIG, f"{name} is no list: only SET and DELETE change it")
+    present = config.get(name, "" if known is None else known.default)
+    words = [word for word in present.split(",") if word]
+    given = [word for word in _given(change).split(",") if word]
+    if change.config_operation == APPEND:
+        return ",".join(dict.fromkeys([*words, *given]))
+    return ",".join(word for word in words if word not in given)
 
 
 def _given(setting: Any) -> str:

@@ -44,7 +44,7 @@ INT: Final = SettingKind(3, "number", int)
 LONG: Final = SettingKind(5, "number", int)
 LIST: Final = SettingKind(7, "list", str)
 IP_COUNTS: Final = SettingKind(2, "string", parse_ip_overrides, explains_errors=True)
-GAPS: Final = SettingKind(2, "string", gaps.parse, explains_errors=True)
+GAPS: Final = SettingKind(7, "list", gaps.parse, explains_errors=True)
 THROTTLED: Final = SettingKind(7, "list", throttling.parse, explains_errors=True)
 HISTORY: Final = SettingKind(2, "string", declared.parse_history, explains_errors=True)
 
