@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
+
 from fix_broker import BrokerCluster, RawClient
 from headrace.client import Admin
+from headrace.client.errors import BrokerError
 from headrace.replication.gaps import SETTING
 from headrace.wire.batch import readdress
 from headrace.wire.errors import ErrorCode
 from headrace.wire.records import Record, encode_batch
+
+MIRROR = "headrace.mirror"
 
 
 def at(address: int) -> bytes:
@@ -46,3 +51,19 @@ def test_an_accepted_gap_is_passed_once_and_exactly(one_broker: BrokerCluster) -
         assert client.fetch(topic, 1, to).records == at(to)
         assert client.list_offset(topic, 0, -2)[0] == 700, "the other partition keeps what it holds"
         assert client.produce(topic, 1, at(to + size_bytes)).error_code == 0
+
+
+@pytest.mark.parametrize("value", ["false", None])
+def test_what_is_a_copy_stays_a_copy(one_broker: BrokerCluster, value: str | None) -> None:
+    """Its batches have the numbers of the source's producers: batches of one here with the same numbers would
+    be taken for repetitions of those, and acknowledged without being stored.
+    """
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    with RawClient(one_broker.bootstrap) as client, Admin(one_broker.bootstrap) as admin:
+        client.create_topic(topic, config={MIRROR: "true"})
+        with pytest.raises(BrokerError, match="is a mirror's copy, and stays one") as found:
+            admin.alter_configs(topic, {MIRROR: value})
+        assert found.value.code is ErrorCode.INVALID_CONFIG
+        admin.alter_configs(topic, {"retention.ms": "2000000", MIRROR: "True"})
+        settings = admin.describe_configs(topic)
+        assert (settings[MIRROR].value, settings["retention.ms"].value) == ("True", "2000000")

@@ -42,6 +42,11 @@ T = TypeVar("T")
 LEADER_CALL_MAX_S: Final = 2.0
 LEADER_PAUSE_S: Final = 2.0  # after a leader did not answer, nobody's wait asks it again for so long
 PARTITIONS_MAX: Final = 2_000
+COPY_STAYS: Final = (
+    "is a mirror's copy, and stays one (headrace.mirror=true): its batches have the numbers of producers "
+    "elsewhere, and batches of producers here would be taken for repetitions of those. Make another topic"
+)
+MIRROR: Final = "headrace.mirror"
 SOURCE_TOPIC: Final = 1
 SOURCE_BROKER: Final = 4
 SOURCE_DEFAULT: Final = 5
@@ -182,6 +187,8 @@ class TopicAdmin:
         def checked(present: dict[str, str]) -> dict[str, str]:
             wanted = change(dict(present))
             self._check_config(wanted)
+            if _is_copy(present) and not _is_copy(wanted):
+                raise Refused(ErrorCode.INVALID_CONFIG, f"{name} {COPY_STAYS}")
             return self._with_history(present, wanted)
 
         if validate_only:
@@ -343,6 +350,10 @@ def _served_by(host: str, port: int, topic: str, indexes: list[int]) -> list[int
         for partition in found.partitions
         if partition.error_code == ErrorCode.NONE
     ]
+
+
+def _is_copy(config: Mapping[str, str]) -> bool:
+    return config.get(MIRROR, "").lower() == "true"
 
 
 def _replication_factor(topic: TopicState) -> int:

@@ -27,12 +27,6 @@ NEVER_MIRRORED: Final = re.compile(r"__.*")  # Kafka's internal topics, such as 
 class NotAMirrorError(ReplicationError):
     """The target has a topic of that name that is not a mirror's; the message says what to do."""
 
-    def __init__(self, topic: str) -> None:
-        super().__init__(
-            f"the target has a topic {topic} of its own ({MIRROR_SETTING} is not true): exclude it "
-            "here, or delete it there"
-        )
-
 
 def wanted(names: Iterable[str], include: re.Pattern[str], exclude: re.Pattern[str] | None) -> list[str]:
     """Returns the topics to mirror, sorted, of all that the source has."""
@@ -94,7 +88,10 @@ def check_is_mirror(topic: str, settings: Mapping[str, ConfigEntry]) -> None:
     """Checks a target's topic by its settings. Raises `NotAMirrorError`."""
     setting = settings.get(MIRROR_SETTING)
     if setting is None or setting.value != "true":
-        raise NotAMirrorError(topic)
+        raise NotAMirrorError(
+            f"the target has a topic {topic} of its own ({MIRROR_SETTING} is not true): exclude it "
+            "here, or delete it there"
+        )
 
 
 def _unless(code: ErrorCode, change: Callable[[], object]) -> None:
