@@ -51,6 +51,7 @@ pytest_plugins = [
     "fix_ports",
     "fix_postgresql",
     "fix_registry",
+    "fix_signals",
     "fix_site",
     "fix_small_disk",
     "fix_spark",

@@ -23,6 +23,7 @@ from headrace.wire.records import RECORD_OVERHEAD_MAX_BYTES, Header, pack_header
 from headrace.wire.varints import NO_HEADERS
 
 BATCH_OVERHEAD_BYTES: Final = 61
+TAKEN_NOTE: Final = "headrace: the record is sent all the same"
 
 
 class Accumulator:
@@ -86,39 +87,54 @@ class Accumulator:
             record_bytes = self._checked_bytes(topic, record_bound_bytes(key, value, packed_headers))
         bucket = None if self._boundary_ms is None else timestamp_ms // self._boundary_ms
         record = (timestamp_ms, key, value, packed_headers)
-        wake = False
-        with self._lock:  # alone: a signal's handler may raise between `acquire()` and a `try`
-            if self._refusal is not None:
-                raise self._refusal
-            if self._used_bytes > self._crowded_bytes:
-                self._wait_for_memory(BATCH_OVERHEAD_BYTES + record_bytes, block_until_s)
-            batch = self._open.get((topic, partition))
-            count = 0
-            if batch is not None and batch.bucket == bucket:
-                count = batch.builder.add(record, record_bytes)
-            if batch is None or not count:
-                wake = batch is not None or not self._open
-                if batch is not None:
-                    self._close(batch)
-                batch = self._new_batch(topic, partition, bucket, record, record_bytes)
-                count = 1
-            self._used_bytes += record_bytes
-            batch.size_bytes += record_bytes
-            if self._interceptor is not None:
-                self._appended[topic] += 1
-            future = DeliveryFuture()
-            future._batch = batch
-            future._index = count - 1
-            future._timestamp_ms = timestamp_ms
-            if batch.record_limit is not None and count >= batch.record_limit:
-                self._close(batch)
-                wake = True
+        wake = is_taken = False
+        try:
+            with self._lock:  # alone: a signal's handler may raise between `acquire()` and a `try`
+                if self._refusal is not None:
+                    raise self._refusal
+                if self._used_bytes > self._crowded_bytes:
+                    self._wait_for_memory(BATCH_OVERHEAD_BYTES + record_bytes, block_until_s)
+                batch = self._open.get((topic, partition))
+                try:
+                    count = 0
+                    if batch is not None and batch.bucket == bucket:
+                        count = batch.builder.add(record, record_bytes)
+                    if not count:
+                        wake = batch is not None or not self._open
+                        batch = self._new_batch(batch, topic, partition, bucket, record, record_bytes)
+                        count = 1
+                    assert batch is not None
+                    self._used_bytes += record_bytes
+                    batch.size_bytes += record_bytes
+                    if self._interceptor is not None:
+                        self._appended[topic] += 1
+                    future = DeliveryFuture()
+                    future._batch = batch
+                    future._index = count - 1
+                    future._timestamp_ms = timestamp_ms
+                    if batch.record_limit is not None and count >= batch.record_limit:
+                        self._close(batch)
+                        wake = True
+                    if wake:
+                        wake = self._sender_asleep
+                        self._sender_asleep = False
+                    is_taken = True
+                except BaseException:
+                    is_taken = self._has(record, batch, self._open.get((topic, partition)))
+                    raise
             if wake:
-                wake = self._sender_asleep
-                self._sender_asleep = False
-        if wake:
-            self._wake()
+                self._wake()
+        except BaseException as error:
+            if is_taken:
+                error.add_note(TAKEN_NOTE)
+                self._wake()
+            raise
         return future
+
+    @staticmethod
+    def _has(record: PendingRecord, *batches: ProducerBatch | None) -> bool:
+        """Whether a record is in one of these batches: a signal's handler has raised in `append`."""
+        return any(batch is not None and batch.builder.remembers(record) for batch in batches)
 
     def _checked_bytes(self, topic: str, record_bytes: int) -> int:
         if record_bytes > self._record_max_bytes:
@@ -129,8 +145,16 @@ class Accumulator:
         return record_bytes
 
     def _new_batch(
-        self, topic: str, partition: int, bucket: int | None, record: PendingRecord, record_bytes: int
+        self,
+        before: ProducerBatch | None,
+        topic: str,
+        partition: int,
+        bucket: int | None,
+        record: PendingRecord,
+        record_bytes: int,
     ) -> ProducerBatch:
+        if before is not None:
+            self._close(before)
         limit = None
         if self._interceptor is not None:
             limit = self._interceptor.record_limit(topic, partition, self._appended[topic])
@@ -258,3 +282,8 @@ class Accumulator:
             self._close_all()
             self._closed = []
             return list(self._unfinished)
+
+
+def is_taken_all_the_same(error: BaseException) -> bool:
+    """Whether the record of a call that raised is sent: a signal's handler raised once it was taken."""
+    return TAKEN_NOTE in getattr(error, "__notes__", ())

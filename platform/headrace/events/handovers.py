@@ -62,6 +62,15 @@ class PartState(NamedTuple):
     ranges: tuple[SequenceRange, ...]
 
 
+class Handover:
+    """Whether an event is counted: to be seen also if a signal's handler raises in that call."""
+
+    __slots__ = ("is_counted",)
+
+    def __init__(self) -> None:
+        self.is_counted = False
+
+
 class _Part:
     def __init__(self, number: int, topic: str, bucket_start_ms: int) -> None:
         self.number = number
@@ -103,11 +112,16 @@ class HandoverCounts:
         """Returns how many parts are kept."""
         return sum(len(parts) for parts in self._parts.values())
 
-    def hand_over(self, topic: str, time_ms: int, now_s: float, count: int = 1) -> None:
+    def hand_over(
+        self, topic: str, time_ms: int, now_s: float, count: int = 1, *, handover: Handover | None = None
+    ) -> None:
         """Counts events that the application hands over."""
         part = self._newest(topic, self.bucket_start(time_ms))
-        part.handed_over_count += count
         part.touch(now_s)
+        # Last, and without a call between them, after which a signal's handler may raise.
+        part.handed_over_count += count
+        if handover is not None:
+            handover.is_counted = True
 
     def take_back(self, topic: str, time_ms: int, now_s: float) -> None:
         """Takes one event out of the count: the producer refused it, and the application got the error."""

@@ -137,15 +137,27 @@ class Journal:
     def compact(self, counts: HandoverCounts) -> None:
         """Replaces the journal by one that begins with what the counts still keep, once it has grown."""
         if self._used > COMPACT_ABOVE_BYTES and self._used > 2 * self._compacted_bytes:
-            old = dict(vars(self))
-            try:
-                self._begin(counts.states(), counts.last_number)
-            except OSError as error:
-                logger.warning("%s is not made smaller: %s", self.path, error)
-                vars(self).update(old)
-                return
+            self.rewrite(counts)
+
+    def rewrite(self, counts: HandoverCounts) -> None:
+        """Replaces the journal by one that begins with what the counts keep; or else it stays as it is."""
+        old = dict(vars(self))
+        left, failure = (old["_file"], old["_map"]), None
+        try:
+            self._begin(counts.states(), counts.last_number)
+        except BaseException as error:  # such as what a signal's handler raises, anywhere in it
+            failure = error
+        if failure is not None and (self._file == left[0] or not _is_at(self.path, self._file)):
+            left = self._file, self._map
+            vars(self).update(old)
+        else:
             self._compacted_bytes = self._used
-            _close(old["_file"], old["_map"])
+        if left[0] != self._file:
+            _close(*left)
+        if isinstance(failure, OSError):
+            logger.warning("%s is not written anew: %s", self.path, failure)
+        elif failure is not None:
+            raise failure
 
     def delete(self) -> None:
         """Ends the journal: the publisher has said all."""
@@ -170,7 +182,7 @@ class Journal:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.posix_fallocate(file, 0, FIRST_SIZE_BYTES)
             self._map = mmap.mmap(file, FIRST_SIZE_BYTES)
-        except OSError:
+        except BaseException:
             os.close(file)
             raise
         self._file, self._size, self._compacted_bytes = file, FIRST_SIZE_BYTES, 0
@@ -367,6 +379,13 @@ def _replay_part(data: bytes, at: int, counts: HandoverCounts, topics: Mapping[i
 
 def _aligned(size: int) -> int:
     return -(-size // 8) * 8
+
+
+def _is_at(path: Path, file: int) -> bool:
+    try:
+        return os.fstat(file).st_ino == path.stat().st_ino
+    except OSError:
+        return False
 
 
 def _close(file: int, mapped: mmap.mmap) -> None:

@@ -22,6 +22,7 @@ class Journaled(Protocol):
     def begin_report(self, report_number: int) -> None: ...
     def report_arrived(self, arrived: Arrived) -> None: ...
     def compact(self, counts: HandoverCounts) -> None: ...
+    def rewrite(self, counts: HandoverCounts) -> None: ...
     def delete(self) -> None: ...
 
 
@@ -50,6 +51,9 @@ class NoJournal:
         """Does nothing."""
 
     def compact(self, counts: HandoverCounts) -> None:
+        """Does nothing."""
+
+    def rewrite(self, counts: HandoverCounts) -> None:
         """Does nothing."""
 
     def delete(self) -> None:

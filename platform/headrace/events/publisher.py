@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.client import DeliveryFuture, Producer
-from headrace.client.errors import ClosedError
+from headrace.client.accumulator import is_taken_all_the_same
+from headrace.client.errors import ClientError, ClosedError
 from headrace.client.lifecycle import Client
-from headrace.events.handovers import BUCKET_DEFAULT_MS, HandoverCounts
+from headrace.events.handovers import BUCKET_DEFAULT_MS, Handover, HandoverCounts
 from headrace.events.header import Origin
 from headrace.events.journal import DeadJournal, Journal
-from headrace.events.reporter import CountingObserver, Reporter, Standing
+from headrace.events.reporter import CountingObserver, Reporter, ReportError, Standing
 from headrace.events.schemas import AUDIT_PRODUCER_SCHEMA, read_schema
 from headrace.events.spool import SPOOL_MAX_BYTES, SPOOLS_MAX_BYTES, Spool, open_spool
 from headrace.events.succession import default_state_dir, open_journal, succeed
@@ -109,7 +110,8 @@ class EventPublisher(Client):
         self._allow_before_1990 = allow_before_1990
         self._serializers: dict[str, AvroSerializer] = {}
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed = self._ended = False
+        self._closing: object | None = None  # the call of `close` that is under way
         self._registry = SchemaRegistryClient(registry_url)
         standing = Standing(str(uuid.uuid4()), wall_ms(), 0, HandoverCounts(bucket_ms))
         described = self._description(standing.publisher, bootstrap, audit_topic, bucket_ms)
@@ -169,8 +171,9 @@ class EventPublisher(Client):
             raise InvalidEventError(f"{topic}: {error}") from None
         encoded_key = key.encode() if isinstance(key, str) else key
         kept = None
-        self._reporter.hand_over(topic, event_ms)
+        handover = Handover()
         try:
+            self._reporter.hand_over(topic, event_ms, handover)
             if self._spool is not None:
                 kept = self._spool.hand_over(topic, event_ms, encoded_key, value)
             return self._producer.send(
@@ -181,11 +184,26 @@ class EventPublisher(Client):
                 timestamp_ms=event_ms,
                 headers=((PUBLISHED_HEADER, _MILLISECONDS.pack(published_ms)),),
             )
-        except BaseException:
-            self._reporter.take_back(topic, event_ms)
+        except BaseException as error:
+            self._take_back(topic, event_ms, handover, kept, error)
+            raise
+
+    def _take_back(
+        self,
+        topic: str,
+        event_ms: int,
+        handover: Handover,
+        kept: tuple[int, int] | None,
+        error: BaseException,
+    ) -> None:
+        """Counts an event no more, unless it is sent all the same: `error` may be a signal's handler's."""
+        if not is_taken_all_the_same(error):
+            if handover.is_counted:
+                self._reporter.take_back(topic, event_ms)
             if self._spool is not None:
                 self._spool.take_back(kept)
-            raise
+        if not isinstance(error, ClientError):
+            self._reporter.settle()
 
     def flush(self, timeout_s: float = 60.0) -> None:
         """Waits until every event is delivered or has failed, and a report of them has arrived.
@@ -202,22 +220,37 @@ class EventPublisher(Client):
         """Delivers all events in `timeout_s` (None: the delivery timeout), then sends the last report.
 
         Raises `ReportError` if that report did not arrive: the audit then shows this publisher's events as
-        unknown.
+        unknown. May be called again, also if a signal's handler raised in it: then it goes on.
         """
         if self._forked:
             return
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
+        mine = object()
+        try:
+            with self._lock:
+                if self._closing is not None or self._ended:
+                    return  # also in a handler of a signal that came while it closes
+                self._closing = mine
+                self._closed = True
+            self._close(timeout_s)
+        finally:
+            if self._closing is mine:
+                self._closing = None
+
+    def _close(self, timeout_s: float | None) -> None:
         try:
             self._producer.close(timeout_s)
             self._reporter.close()
-        finally:
-            if self._spool is not None:
-                self._spool.close()
-            self._reports.close(1.0)
-            self._registry.close()
+        except ReportError:
+            self._end()
+            raise
+        self._end()
+
+    def _end(self) -> None:
+        if self._spool is not None:
+            self._spool.close()
+        self._reports.close(1.0)
+        self._registry.close()
+        self._ended = True
 
     @property
     def _is_closed(self) -> bool:

@@ -13,14 +13,16 @@ from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
 from headrace.client import BatchIdentity, BatchObserver, Producer
-from headrace.client.errors import RecordTooLargeError
+from headrace.client.errors import ClientError, RecordTooLargeError
+from headrace.client.latch import Latch
 from headrace.events.arrived import Arrived
-from headrace.events.handovers import HandoverCounts, PartTally
+from headrace.events.handovers import Handover, HandoverCounts, PartTally
 from headrace.events.header import Origin
 from headrace.events.journal import DeadJournal
 from headrace.events.journaled import Journaled, NoJournal
 from headrace.events.spool import Spool
 from headrace.process.clock import now_ms
+from headrace.registry.errors import RegistryError, RegistryUnavailableError
 from headrace.registry.serializers import AvroSerializer
 from headrace.registry.value_validation import SerializationError
 from headrace.wire.content import to_bytes
@@ -33,6 +35,8 @@ RANGES_PER_REPORT_MAX: Final = 10_000
 TALLIES_PER_REPORT_MAX: Final = 2_000
 DELIVERY_WAIT_MAX_S: Final = 30.0
 JOIN_WAIT_MAX_S: Final = 5.0
+_UNSENT: Final = (ClientError, RegistryError, RegistryUnavailableError, SerializationError, TimeoutError)
+"""To callers they mean the same: the report is missing. What a signal's handler raises is none of them."""
 
 
 class ReportError(Exception):
@@ -129,12 +133,12 @@ class Reporter:
         self._started_ms = standing.started_ms
         self._counts = standing.counts
         self._lock = threading.Lock()
-        self._reporting = threading.Lock()
+        self._turn: Latch | None = None  # of the report that is under way; set at its end
         self._report_number = standing.report_number
         self._arrived = standing.arrived
         self._topic_id = NO_UUID  # of the audit topic in which the last report arrived
         self._reported_until_ms = self._started_ms
-        self._stopping = threading.Event()
+        self._stopping = Latch()
         self._thread = threading.Thread(target=self._loop, name=f"{origin.service}-reports", daemon=True)
 
     def start(self) -> None:
@@ -161,15 +165,21 @@ class Reporter:
 
     # --- counting ---
 
-    def hand_over(self, topic: str, time_ms: int) -> None:
+    def hand_over(self, topic: str, time_ms: int, handover: Handover | None = None) -> None:
+        """Counts an event, and notes in `handover` that it is counted."""
         with self._lock:
             self._journal.hand_over(topic, time_ms, self._counts.bucket_start(time_ms), 1)
-            self._counts.hand_over(topic, time_ms, self._clock())
+            self._counts.hand_over(topic, time_ms, self._clock(), handover=handover)
 
     def take_back(self, topic: str, time_ms: int) -> None:
         with self._lock:
             self._journal.hand_over(topic, time_ms, self._counts.bucket_start(time_ms), -1)
             self._counts.take_back(topic, time_ms, self._clock())
+
+    def settle(self) -> None:
+        """Writes the journal anew by what is counted: a signal's handler may have raised between the two."""
+        with self._lock:
+            self._journal.rewrite(self._counts)
 
     def batch_closed(self, identity: BatchIdentity) -> None:
         with self._lock:
@@ -189,9 +199,9 @@ class Reporter:
         `closing`: reports the publisher as closed. Raises `ReportError`; the next report then repeats it.
         """
         deadline = time.monotonic() + timeout_s
-        if not self._reporting.acquire(timeout=timeout_s):
-            raise ReportError(f"another report has been in flight for {timeout_s:g} s")
+        turn = Latch()  # no lock: a signal's handler may raise between `acquire()` and a `try`
         try:
+            self._take(turn, deadline, timeout_s)
             # `reported_until` must not decrease, even if the clock was set back.
             until_ms = max(self._wall_ms(), self._reported_until_ms)
             with self._lock:
@@ -204,10 +214,25 @@ class Reporter:
             self._send(last, until_ms, closing, deadline)
             self._reported_until_ms = until_ms
         finally:
-            self._reporting.release()
+            if self._turn is turn:
+                self._turn = None
+            turn.set()
+
+    def _take(self, turn: Latch, deadline: float, timeout_s: float) -> None:
+        """Waits until no other report is under way. Raises `ReportError`."""
+        while True:
+            with self._lock:
+                other = self._turn
+                if other is None:
+                    self._turn = turn
+                    return
+            if not other.wait(max(0.0, deadline - time.monotonic())):
+                raise ReportError(f"another report has been in flight for {timeout_s:g} s")
 
     def close(self, timeout_s: float = DELIVERY_WAIT_MAX_S) -> None:
-        """Ends the thread and sends the last report. Raises `ReportError` if it did not arrive."""
+        """Ends the thread and sends the last report. Raises `ReportError` if it did not arrive. May be called
+        again, if a signal's handler raised in it.
+        """
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(JOIN_WAIT_MAX_S)
@@ -240,8 +265,7 @@ class Reporter:
                 self._topic, value, key=self.publisher.encode(), timestamp_ms=time_ms
             )
             future.result(max(0.0, deadline - time.monotonic()))
-        except Exception as error:
-            # To callers, errors of the registry or client and timeouts mean the same: the report is missing.
+        except _UNSENT as error:
             problem = str(error) or type(error).__name__
             is_lasting = isinstance(error, SerializationError | RecordTooLargeError)
             raise (UnreportableError if is_lasting else ReportError)(
@@ -259,7 +283,7 @@ class Reporter:
 
     def _loop(self) -> None:
         failed, has_started = False, False
-        while not self._stopping.is_set():
+        while not self._stopping.is_set:
             try:
                 self.report()
                 if not has_started and self._at_start is not None:
@@ -269,7 +293,7 @@ class Reporter:
                     logger.info("%s: reports arrive again", self._origin.service)
                 failed = False
             except ReportError as error:
-                if not failed and not self._stopping.is_set():
+                if not failed and not self._stopping.is_set:
                     logger.warning("%s: %s; the next report repeats it", self._origin.service, error)
                 failed = True
             except Exception:

@@ -89,6 +89,10 @@ class BatchBuilder:
         self._pending.append(record)
         return count
 
+    def remembers(self, record: PendingRecord) -> bool:
+        """Whether this very record was taken, and is not packed yet."""
+        return any(each is record for each in self._pending)
+
     def _has_room(self, record: PendingRecord) -> bool:
         """Decides by the exact sizes."""
         record_bytes = len(_pack_each((record,), self.record_count, self.base_timestamp_ms))
