@@ -15,7 +15,7 @@ from headrace.client.network import Network
 from headrace.mirror import lanes
 from headrace.mirror.copying import CopyState, PartitionCopy
 from headrace.mirror.lanes import FETCH_MIN_BYTES, LANE_MAX_BYTES, Lane
-from headrace.wire.fetch import FetchRequest
+from headrace.wire.fetch import REQUEST_PARTITIONS_MAX, FetchRequest
 
 BROKERS = LANE_MAX_BYTES // FETCH_MIN_BYTES + 4
 NOBODY = "127.0.0.1:1"
@@ -27,6 +27,7 @@ class Source:
     def __init__(self) -> None:
         self.away: set[int] = set()
         self.asked: dict[int, Callable[[Any, ClientError | None], None]] = {}
+        self.requests: list[FetchRequest] = []
         self.cluster = Cluster(
             brokers={each: BrokerAddress("127.0.0.1", 1) for each in range(BROKERS)},
             topics={"t": TopicInfo("t", {each: PartitionInfo(each, each) for each in range(BROKERS)})},
@@ -37,12 +38,14 @@ class Source:
     def ready(self, broker_id: int) -> bool:
         return broker_id not in self.away
 
-    def send(self, broker_id: int, _request: FetchRequest, done: Any) -> None:
+    def send(self, broker_id: int, request: FetchRequest, done: Any) -> None:
         self.asked[broker_id] = done
+        self.requests.append(request)
 
     def answer(self) -> set[int]:
         """Answers all requests, with nothing new; returns which brokers were asked."""
         asked, self.asked = self.asked, {}
+        self.requests.clear()
         for done in asked.values():
             done(SimpleNamespace(topics=[]), None)
         return set(asked)
@@ -86,3 +89,31 @@ def test_a_copy_whose_source_cannot_be_reached_says_so(
     assert lane.copies[3].state is CopyState.LOCATING
     assert lane.copies[3].problem == "the leader of t-3 in the source cannot be reached"
     assert {copy.state for copy in lane.copies if copy.partition != 3} == {CopyState.COPYING}
+
+
+def test_more_topics_than_one_fetch_may_name_are_asked_in_turns(source: Source) -> None:
+    """A broker ends the connection of a Fetch that names more: nothing would be copied any more."""
+    count = REQUEST_PARTITIONS_MAX // 2 + 500
+    names = [f"t{each}" for each in range(count)]
+    source.cluster = Cluster(
+        brokers={1: BrokerAddress("127.0.0.1", 1)},
+        topics={name: TopicInfo(name, {0: PartitionInfo(0, 1)}) for name in names},
+    )
+    lane = Lane(NOBODY, client_id="test", lock=threading.Lock(), on_fetched=lambda: None)
+    lane.network.close()
+    lane.network = cast(Network, source)
+    for name in names:
+        copy = PartitionCopy(name, 0, 0, draw=lambda: 0.5)
+        copy.located(0, 0)
+        lane.copies.append(copy)
+    asked = []
+    for _ in range(2):
+        lane.step()
+        (request,) = source.requests
+        asked.append({topic.name for topic in request.topics})
+        assert (
+            len(request.topics) + sum(len(topic.partitions) for topic in request.topics)
+            <= REQUEST_PARTITIONS_MAX
+        )
+        source.answer()
+    assert asked[0] | asked[1] == set(names)

@@ -15,7 +15,7 @@ from headrace.mirror import pipeline
 from headrace.mirror.copying import CopyState, PartitionCopy
 from headrace.mirror.pipeline import PRODUCES_IN_FLIGHT_MAX, Pipeline
 from headrace.replication.pull import Fetched
-from headrace.wire.produce import ProduceRequest
+from headrace.wire.produce import REQUEST_PARTITIONS_MAX, ProduceRequest
 from headrace.wire.records import Record, encode_batch
 
 NOBODY = "127.0.0.1:1"
@@ -136,3 +136,25 @@ def test_nothing_is_appended_to_a_target_that_may_have_lost_its_log(opened: Pipe
     fetch(copy, 1)
     opened._append_step()
     assert target.sent == [[0]]
+
+
+def test_a_produce_names_no_more_topics_than_a_broker_takes(opened: Pipeline) -> None:
+    """It would end the connection, and so it would again: when the target was away, all have something."""
+    count = REQUEST_PARTITIONS_MAX // 2 + 500
+    target = Target(0)
+    names = [f"t{each}" for each in range(count)]
+    target.cluster = Cluster(
+        brokers={1: BrokerAddress("127.0.0.1", 1)},
+        topics={name: TopicInfo(name, {0: PartitionInfo(0, 1)}) for name in names},
+    )
+    copies = [PartitionCopy(name, 0, 0, draw=lambda: 0.5) for name in names]
+    opened.add(copies)
+    opened._target.close()
+    opened._target = cast(Network, target)
+    opened._append_step()
+    for copy in copies:
+        copy.located(0, 1 << 30, asked_s=time.monotonic())
+        fetch(copy, 1)
+    opened._append_step()
+    assert sum(map(len, target.sent)) == count
+    assert all(2 * len(partitions) <= REQUEST_PARTITIONS_MAX for partitions in target.sent)

@@ -21,7 +21,13 @@ from headrace.client.network import Network
 from headrace.mirror.copying import PartitionCopy
 from headrace.replication.pull import Fetched
 from headrace.wire.errors import ErrorCode
-from headrace.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequest, FetchTopic
+from headrace.wire.fetch import (
+    REQUEST_PARTITIONS_MAX,
+    FetchPartition,
+    FetchPartitionResult,
+    FetchRequest,
+    FetchTopic,
+)
 from headrace.wire.primitives import NO_UUID
 
 REQUEST_TIMEOUT_MS: Final = 30_000
@@ -29,6 +35,7 @@ FETCH_WAIT_MS: Final = 500
 FETCH_WAIT_BUSY_MS: Final = 50  # while a partition waits for room, so that it soon gets a Fetch
 FETCH_MIN_BYTES: Final = 1024 * 1024
 FETCH_MAX_BYTES: Final = 8 * 1024 * 1024  # per partition too, since only one of them may lag
+PARTITIONS_AT_ONCE_MAX: Final = REQUEST_PARTITIONS_MAX // 2  # each may be of another topic, which counts, too
 LANE_MAX_BYTES: Final = 16 * 1024 * 1024  # requested or fetched, but not yet acknowledged by the target
 POLL_MAX_S: Final = 0.5
 LEADER_RETRY_S: Final = 0.1
@@ -69,8 +76,9 @@ class Lane:
         self.pause_until_s: dict[PartitionCopy, float] = {}
         self._unreachable_since_s: dict[PartitionCopy, float] = {}
         self._asked: dict[int, int] = {}  # by source broker: the rotation of its last Fetch
-        # Brokers fill a Fetch in order of its partitions, so each Fetch begins with another partition.
         self._rotation = 0
+        # Brokers fill a Fetch in order of its partitions, so each Fetch begins with another partition.
+        self._begins: dict[int, int] = {}  # by source broker: where its next Fetch does
 
     def step(self) -> float:
         """Requests what the copies want, within `LANE_MAX_BYTES`; returns how long to wait."""
@@ -115,12 +123,14 @@ class Lane:
     ) -> None:
         self._rotation += 1
         self._asked[leader] = self._rotation
-        first = self._rotation % len(parts)
+        first = self._begins.get(leader, 0) % len(parts)
+        parts = (parts[first:] + parts[:first])[:PARTITIONS_AT_ONCE_MAX]
+        self._begins[leader] = first + (len(parts) if len(parts) == PARTITIONS_AT_ONCE_MAX else 1)
         # By id: a topic that was made again under its name is another one.
         by_id = all(copy.topic_id != NO_UUID for copy, _ in parts)
         topics: dict[tuple[str, UUID], list[FetchPartition]] = {}
         requested: dict[tuple[str | UUID, int], tuple[PartitionCopy, int, int]] = {}
-        for copy, address in parts[first:] + parts[:first]:
+        for copy, address in parts:
             key = copy.topic_id if by_id else copy.topic
             requested[key, copy.partition] = (copy, copy.generation, address)
             epoch = self._claimed_epoch(copy)

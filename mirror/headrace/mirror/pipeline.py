@@ -21,12 +21,13 @@ from headrace.mirror.copying import CHUNK_BATCHES_MAX, Chunk, CopyState, Partiti
 from headrace.mirror.lanes import MOVED, POLL_MAX_S, REQUEST_TIMEOUT_MS, Lane
 from headrace.wire.errors import ErrorCode
 from headrace.wire.primitives import NO_UUID
-from headrace.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from headrace.wire.produce import REQUEST_PARTITIONS_MAX, ProducePartition, ProduceRequest, ProduceTopic
 
 logger = logging.getLogger(__name__)
 
 LANES: Final = 8
 PRODUCE_MAX_BYTES: Final = 4 * 1024 * 1024
+PARTITIONS_AT_ONCE_MAX: Final = REQUEST_PARTITIONS_MAX // 2  # each may be of another topic, which counts, too
 PRODUCES_IN_FLIGHT_MAX: Final = 4  # per target broker
 ACKS_ALL: Final = -1
 TARGET_WAIT_MAX_S: Final = 5.0
@@ -188,7 +189,8 @@ class Pipeline:
             topics.setdefault((copy.topic, copy.target_id), []).append(part)
             size_bytes += len(chunk.data)
             batch_count += chunk.batch_count
-            if size_bytes >= PRODUCE_MAX_BYTES or batch_count >= CHUNK_BATCHES_MAX:
+            is_full = size_bytes >= PRODUCE_MAX_BYTES or len(sent) == PARTITIONS_AT_ONCE_MAX
+            if is_full or batch_count >= CHUNK_BATCHES_MAX:
                 break
         request = ProduceRequest(
             transactional_id=None,
