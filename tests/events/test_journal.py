@@ -25,8 +25,9 @@ from headrace.audit.store.store import AuditStore
 from headrace.client import Admin, BatchIdentity
 from headrace.events import journal as journal_module
 from headrace.events import succession
+from headrace.events.claims import claim
 from headrace.events.handovers import HandoverCounts, PartTally
-from headrace.events.journal import DeadJournal, Journal, JournalError, claim, replay
+from headrace.events.journal import DeadJournal, Journal, JournalError, replay
 from headrace.events.publisher import EventPublisher
 from headrace.events.succession import adopt, open_journal
 

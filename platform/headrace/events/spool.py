@@ -34,7 +34,7 @@ from typing import Final
 from crc32c import crc32c
 
 from headrace.client import BatchIdentity
-from headrace.events.journal import is_held
+from headrace.events.claims import is_held
 from headrace.events.words import store
 from headrace.wire.primitives import Buffer
 

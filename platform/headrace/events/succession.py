@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+from headrace.events.claims import claim
 from headrace.events.journal import (
     SIZE_MAX_BYTES,
     UNFINISHED_SUFFIX,
     DeadJournal,
     Journal,
     JournalError,
-    claim,
     replay,
 )
 from headrace.events.reporter import UnreportableError
