@@ -74,9 +74,8 @@ class Accumulator:
         headers: Sequence[Header],
         block_until_s: float | None,
     ) -> DeliveryFuture:
-        """Puts a record into its partition's batch; waits for memory until `block_until_s`.
-
-        Without it, for at most `max_block_ms`; not at all with `on_full="raise"`. Raises `BufferFullError`,
+        """Puts a record into its partition's batch; waits for memory until `block_until_s`; without it for at
+        most `max_block_ms`, and not at all with `on_full="raise"`. Raises `BufferFullError`,
         `RecordTooLargeError`, or the error passed to `refuse`.
         """
         # Headers are packed at once: the caller gets the error of a wrong one, and may change the list later.
@@ -109,15 +108,12 @@ class Accumulator:
                     if self._interceptor is not None:
                         self._appended[topic] += 1
                     future = DeliveryFuture()
-                    future._batch = batch
-                    future._index = count - 1
-                    future._timestamp_ms = timestamp_ms
+                    future._batch, future._index, future._timestamp_ms = batch, count - 1, timestamp_ms
                     if batch.record_limit is not None and count >= batch.record_limit:
                         self._close(batch)
                         wake = True
                     if wake:
-                        wake = self._sender_asleep
-                        self._sender_asleep = False
+                        wake, self._sender_asleep = self._sender_asleep, False
                     is_taken = True
                 except BaseException:
                     is_taken = self._has(record, batch, self._open.get((topic, partition)))
@@ -125,11 +121,15 @@ class Accumulator:
             if wake:
                 self._wake()
         except BaseException as error:
-            if is_taken:
-                error.add_note(TAKEN_NOTE)
-                self._wake()
+            self._note(error, is_taken=is_taken)
             raise
         return future
+
+    def _note(self, error: BaseException, *, is_taken: bool) -> None:
+        """Notes in what `append` raises that the record is sent all the same."""
+        if is_taken:
+            error.add_note(TAKEN_NOTE)
+            self._wake()
 
     @staticmethod
     def _has(record: PendingRecord, *batches: ProducerBatch | None) -> bool:

@@ -277,7 +277,7 @@ class Admin:
         self._requests.change(ApiKey.INCREMENTAL_ALTER_CONFIGS, build, results_of)
 
     def append_config(self, topic: str, setting: str, value: str) -> None:
-        """Adds words to a setting that is a list, if it lacks them, whoever else does so at that time."""
+        """Adds words to a setting that is a list, if it lacks them; others may do so at the same time."""
         build, results_of = altering(TOPIC_RESOURCE, topic, {setting: value}, appends=True)
         self._requests.change(ApiKey.INCREMENTAL_ALTER_CONFIGS, build, results_of)
 
