@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import os
 import resource
 import socket
@@ -166,6 +168,7 @@ def test_new_connections_come_a_few_a_wakeup(transport_server: StartTransport) -
 @pytest.fixture
 def few_descriptors() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    gc.collect()  # what other tests left would free descriptors later
     used = len(list(Path("/proc/self/fd").iterdir()))
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + 12, hard))
     yield
@@ -182,8 +185,9 @@ def test_without_descriptors_the_loop_neither_ends_nor_spins(
     try:
         while True:
             clients.append(socket.create_connection(server.listener.address))
-    except OSError:
-        pass  # this process, which is client and server, has no descriptor left
+    except OSError as error:
+        # This process, which is client and server, has no descriptor left.
+        assert error.errno == errno.EMFILE
     server.clients += clients
     server.settle()
     assert server.connections.accept_failure_count == 1, "it waits before it tries again"

@@ -24,8 +24,8 @@ from headrace.wire.content import NO_BATCHES, added
 CONTENTS_MAX: Final = 8
 """How many contents of chains between two places are told apart. Where there are more, nothing is said."""
 STEPS_PER_RANGE_MAX: Final = 32
-"""How many ranges are looked at for each range there is. Where that is not enough, nothing is said: others may
-write as many copies as they like, and each of these is a finding of its own."""
+"""How many ranges are looked at for each range there is. Where that is not enough, nothing is said: a client
+may write as many copies as it likes, and each of these is a finding of its own."""
 
 
 class Held(NamedTuple):
