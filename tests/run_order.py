@@ -34,6 +34,7 @@ SPARK: Final = (
     "tests/hostile/test_readers_values.py",
     "tests/tables/test_pages_run.py",
     "tests/tables/test_tables.py",
+    "tests/tables/test_evolution.py",
     "tests/warehouse/test_changed_files.py",
     "tests/warehouse/test_hive_paths.py",
     "tests/warehouse/test_load.py",

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from fix_every_type import SCHEMA, TYPES
-from headrace.warehouse.arrow_tables import as_type
+from headrace.warehouse.arrow_values import as_type
 from headrace.warehouse.source.avro import UnsupportedSchemaError, spark_type
 from headrace.warehouse.source.program import NoProgramError, compile_program
 from headrace.warehouse.types import TypeUnknownError, arrow_fields, comment_of, commented

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.warehouse.arrow_tables import TimeRange, batches, column_names
+from headrace.warehouse.arrow_tables import Steps, TimeRange, batches, column_names
 from headrace.warehouse.change import hdfs_of
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.ddl import create_table, table_name
 from headrace.warehouse.decode import ADDRESS_FIELDS, TIMESTAMP_COLUMN
 from headrace.warehouse.dialect import Dialect
+from headrace.warehouse.evolution import columns as columns_of
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import HOUR_MS, TopicPaths, hour_name
 from headrace.warehouse.manifest import FileSchema
 from headrace.warehouse.options import WarehouseOptions
-from headrace.warehouse.tables import NoSuchTableError, renames, schema_texts, spark_frame
+from headrace.warehouse.tables import NoSuchTableError, schema_texts, spark_frame
 from headrace.warehouse.types import arrow_fields, comment_of
 from headrace.warehouse.versions import LocatedFile, Version, Wanted, choose
 
@@ -135,14 +136,14 @@ class Table:
         hdfs = hdfs_of(self.warehouse)
         try:
             version = self._version(hdfs)
-            schema, renamed, times = self._columns(hdfs, version, columns)
+            schema, steps, times = self._columns(hdfs, version, columns)
         except BaseException:
             hdfs.close()
             raise
 
         def rows() -> Iterator[pa.RecordBatch]:
             with hdfs:
-                yield from batches(hdfs, version.files, schema, renamed, times)
+                yield from batches(hdfs, version.files, schema, steps, times)
 
         return pa.RecordBatchReader.from_batches(schema, rows())
 
@@ -168,8 +169,8 @@ class Table:
 
     def _columns(
         self, hdfs: HdfsClient, version: Version, names: Sequence[str] | None
-    ) -> tuple[pa.Schema, dict[str, dict[str, str]], TimeRange | None]:
-        """The columns to read, each file's renamed columns, and the range of times where hours do not do."""
+    ) -> tuple[pa.Schema, dict[str, Steps], TimeRange | None]:
+        """The columns to read, how each file's become these, and the range of times where hours do not do."""
         assert version.schema is not None, "a change that adds files names its schema"
         texts = schema_texts(self.warehouse, version.schema, _columns_of_files(hdfs, version.files))
         newest = texts[version.schema]
@@ -179,11 +180,11 @@ class Table:
         if unknown:
             raise NoSuchColumnError(f"{self.topic} has no column {unknown[0]!r}; it has {', '.join(known)}")
         schema = pa.schema(fields if names is None else [known[name] for name in names])
-        of_schema = {each: renames(newest, text) for each, text in texts.items()}
-        renamed = {located.path: of_schema[located.file.schema] for located in version.files}
+        of_schema = {each: columns_of(newest, text) for each, text in texts.items()}
+        steps = {located.path: of_schema[located.file.schema] for located in version.files}
         if not self._has_partial_hours:
-            return schema, renamed, None
-        return schema, renamed, TimeRange(self.wanted.from_ms, self.wanted.until_ms)
+            return schema, steps, None
+        return schema, steps, TimeRange(self.wanted.from_ms, self.wanted.until_ms)
 
 
 class NoSuchColumnError(ValueError):

@@ -1,7 +1,7 @@
 """The rows of a table's files as Arrow record batches, over WebHDFS, without Spark.
 
-Owns the reading of files by a few threads, and how rows of older schemas get the newest schema's columns:
-renamed by aliases, null where a file lacks them, cast where a type became wider.
+Owns the reading of files by a few threads. Rows of older schemas get the newest schema's columns
+(`warehouse.evolution`); a column that a file lacks is null.
 """
 
 from collections import deque
@@ -14,8 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headrace.warehouse.arrow_values import as_type, evolved
 from headrace.warehouse.counting import naming
 from headrace.warehouse.decode import TIMESTAMP_COLUMN
+from headrace.warehouse.evolution import Step
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.remote_file import RemoteFile
 from headrace.warehouse.page_sizes import sizes_of, start_of
@@ -32,6 +34,8 @@ FOOTER_ITEMS_MAX: Final = 1_000_000
 GROUPS_MAX: Final = 10_000  # row groups of a file
 
 Keep = Callable[[pa.Table], pa.Table]
+Steps = Mapping[str, tuple[str, Step]]
+"""How a file's columns become those of the newest schema (`evolution.columns`)."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +62,17 @@ def batches(
     hdfs: HdfsClient,
     files: Sequence[LocatedFile],
     schema: pa.Schema,
-    renamed: Mapping[str, Mapping[str, str]],
+    steps: Mapping[str, Steps],
     times: TimeRange | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows of the files, in their order, with the columns of `schema`.
 
-    `renamed` has old and new names of columns, by the file's path. Holds the rows of at most
+    `steps`: how a file's columns become those of `schema`, by its path. Holds the rows of at most
     `FILES_AT_ONCE` files. Raises `HdfsError`, `NotParquetError`.
     """
 
     def rows_of(located: LocatedFile) -> pa.Table:
-        return read_file(hdfs, located, schema, renamed.get(located.path, {}), times)
+        return read_file(hdfs, located, schema, steps.get(located.path, {}), times)
 
     with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="read") as pool:
         reading: deque[Future[pa.Table]] = deque()
@@ -89,23 +93,24 @@ def read_file(
     hdfs: HdfsClient,
     located: LocatedFile,
     schema: pa.Schema,
-    renamed: Mapping[str, str],
+    steps: Steps,
     times: TimeRange | None = None,
 ) -> pa.Table:
-    """Reads the columns of `schema` from one file, and of its rows those in the range."""
-    old_names = {new: old for old, new in renamed.items()}
-    needed = {field.name: old_names.get(field.name, field.name) for field in schema}
+    """Reads the columns of `schema` from one file, and of its rows those in the range.
+
+    `steps`: of the columns that have another name or shape in the file.
+    """
+    needed = {field.name: steps.get(field.name, (field.name, None)) for field in schema}
     with naming(located.path):
         remote = RemoteFile(hdfs, located.path, located.file.size_bytes)
         parquet = opened(remote, located)
         present = set(parquet.schema_arrow.names)
-        wanted = [name for name in needed.values() if name in present]
+        wanted = [name for name, _ in needed.values() if name in present]
         time = () if times is None else time_path(parquet.schema_arrow)
         rows = _read(parquet, remote, list(dict.fromkeys([*wanted, *time[:1]])))
         if times is not None:
             rows = times.of(rows, time)
-        rows = rows.rename_columns({old: new for new, old in needed.items() if old in present})
-        columns = [_column(rows, field) for field in schema]
+        columns = [_column(rows, field, *needed[field.name]) for field in schema]
         return pa.Table.from_arrays(columns, schema=schema)
 
 
@@ -203,41 +208,8 @@ def unpacked_size(array: pa.Array) -> int:
     return int(array.nbytes)
 
 
-def _column(rows: pa.Table, field: pa.Field) -> pa.ChunkedArray:
-    if field.name not in rows.column_names:
+def _column(rows: pa.Table, field: pa.Field, name: str, step: Step) -> pa.ChunkedArray:
+    if name not in rows.column_names:
         return pa.chunked_array([pa.nulls(rows.num_rows, field.type)], field.type)
-    chunks = [as_type(chunk, field.type) for chunk in rows.column(field.name).chunks]
+    chunks = [evolved(chunk, field.type, step) for chunk in rows.column(name).chunks]
     return pa.chunked_array(chunks, field.type)
-
-
-def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Returns the values with this type: members of structs by their names, null where there is none."""
-    if array.type.equals(kind, check_metadata=True):
-        return array
-    if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
-        names = {member.name: index for index, member in enumerate(array.type)}
-        # `field`, not `flatten`: a null struct hides its members, and `mask` says where.
-        members = [
-            as_type(array.field(names[member.name]), member.type)
-            if member.name in names
-            else pa.nulls(len(array), member.type)
-            for member in kind
-        ]
-        return pa.StructArray.from_arrays(members, fields=list(kind), mask=array.is_null())
-    if pa.types.is_list(kind) and pa.types.is_list(array.type):
-        values = as_type(array.values, kind.value_type)
-        return _rebuilt(array, kind, [values])
-    if pa.types.is_map(kind) and pa.types.is_map(array.type):
-        items = as_type(array.items, kind.item_type)
-        keys = array.keys.cast(kind.key_type)
-        entries = pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field])
-        return _rebuilt(array, kind, [entries])
-    return array.cast(kind)
-
-
-def _rebuilt(array: pa.Array, kind: pa.DataType, children: Sequence[pa.Array]) -> pa.Array:
-    """The same lists or maps over other children: offsets and nulls stay as they are."""
-    validity, offsets = array.buffers()[:2]
-    return pa.Array.from_buffers(
-        kind, len(array), [validity, offsets], offset=array.offset, children=list(children)
-    )

@@ -15,6 +15,8 @@ from headrace.warehouse.change import hdfs_of
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.completing import path_now, wait_until_complete
 from headrace.warehouse.decode import ADDRESS_COLUMNS, ADDRESS_FIELDS, with_comments
+from headrace.warehouse.evolution import columns
+from headrace.warehouse.evolved_columns import evolved_frame
 from headrace.warehouse.layout import TopicPaths, hour_of, parse_hour
 from headrace.warehouse.manifest import FileSchema
 from headrace.warehouse.options import WarehouseOptions
@@ -87,30 +89,13 @@ def spark_frame(
         by_schema.setdefault(located.file.schema, []).append(warehouse.url(located.path))
     tables = {schema: spark.read.parquet(*paths) for schema, paths in by_schema.items()}
     texts = schema_texts(warehouse, newest, {schema: frame.columns for schema, frame in tables.items()})
-    frames: list[DataFrame] = []
-    for schema, all_rows in tables.items():
-        frame = chosen(all_rows)
-        for old, new in renames(texts[newest], texts[schema]).items():
-            frame = frame.withColumnRenamed(old, new)
-        frames.append(frame)
-    rows = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
-    return _with_columns_of(rows, texts[newest])
-
-
-def _with_columns_of(rows: "DataFrame", schema: str) -> "DataFrame":
-    """Returns the rows with all columns of the schema, in its order, with its docs as comments."""
-    # Imported here because programs without Spark import this module, too.
-    from pyspark.sql.pandas.types import from_arrow_type
-    from pyspark.sql.types import StructField, StructType
-
-    fields = arrow_fields(schema)
-    present = {field.name: field for field in rows.schema}
-    columns = [
-        present.get(field.name)
-        or StructField(field.name, from_arrow_type(field.type, prefer_timestamp_ntz=True), nullable=True)
-        for field in [*fields, *ADDRESS_FIELDS]
+    fields = [*arrow_fields(texts[newest]), *ADDRESS_FIELDS]
+    frames = [
+        evolved_frame(chosen(rows), fields, columns(texts[newest], texts[schema]))
+        for schema, rows in tables.items()
     ]
-    return with_comments(rows, commented(StructType(columns).jsonValue(), fields))
+    rows = reduce(lambda left, right: left.unionByName(right), frames)
+    return with_comments(rows, commented(rows.schema.jsonValue(), fields))
 
 
 def schema_texts(
@@ -122,18 +107,6 @@ def schema_texts(
     """
     with Registries(warehouse.registry_url) as registries:
         return {schema: _text(registries, schema, columns.get(schema)) for schema in {*columns, newest}}
-
-
-def renames(newest: str, older: str) -> dict[str, str]:
-    """Returns the top-level columns of `older` that an alias in `newest` renames: old name → new name."""
-    old_names = {field["name"] for field in _fields(older)}
-    new_names = {field["name"] for field in _fields(newest)}
-    return {
-        alias: field["name"]
-        for field in _fields(newest)
-        for alias in field.get("aliases", ())
-        if alias in old_names and alias not in new_names and field["name"] not in old_names
-    }
 
 
 def _text(registries: Registries, schema: FileSchema, columns: Sequence[str] | None) -> str:

@@ -31,7 +31,7 @@ LOGICAL: Final[dict[tuple[str, str], pa.DataType]] = {
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
 """Other logical types stay what they are made of: times of day and nanoseconds numbers, a uuid a string."""
-_WIDER: Final = {frozenset(("int", "long")): "long", frozenset(("float", "double")): "double"}
+WIDER: Final = {frozenset(("int", "long")): "long", frozenset(("float", "double")): "double"}
 
 
 class TypeUnknownError(ValueError):
@@ -124,7 +124,7 @@ def _union(branches: list[Any], named: dict[str, Any]) -> pa.DataType:
     others = [branch for branch in branches if branch != "null"]
     if len(others) == 1:
         return _type(others[0], named)
-    if all(isinstance(each, str) for each in others) and frozenset(others) in _WIDER:
-        return PLAIN[_WIDER[frozenset(others)]]
+    if all(isinstance(each, str) for each in others) and frozenset(others) in WIDER:
+        return PLAIN[WIDER[frozenset(others)]]
     # As Spark's Avro reader: a struct in which one member has a value.
     return pa.struct([pa.field(f"member{index}", _type(each, named)) for index, each in enumerate(others)])

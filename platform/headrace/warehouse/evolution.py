@@ -1,0 +1,203 @@
+"""How values in files of an older schema become values of the newest one, at any depth. Pure.
+
+A load decodes each event to the schema that is the newest then, and a file keeps those columns. Who reads
+files of several schemas resolves the rest here, by Avro's rules for a writer's and a reader's schema: fields
+and named types go by their names, and else by aliases; the members of a union go by their types, since their
+places may have changed. What an older file lacks is null.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from headrace.warehouse.types import PLAIN, WIDER
+
+
+class Record(NamedTuple):
+    """Of a record: by the newest name of each member that the older one has, its older name and step."""
+
+    members: "Mapping[str, tuple[str, Step]]"
+
+
+class Items(NamedTuple):
+    """Of an array or a map: the step of each item."""
+
+    step: "Step"
+
+
+class Spread(NamedTuple):
+    """To a union of several types, which is a struct with a member for each: where each member comes from."""
+
+    members: "Mapping[str, Sequence[Part]]"
+
+
+class Merged(NamedTuple):
+    """From a union of several types to one of them: the first member that is there."""
+
+    parts: "Sequence[Part]"
+
+
+class Scaled(NamedTuple):
+    """Between plain numbers and times, of which one unit is `unit_us`. `to_time`: numbers become times."""
+
+    unit_us: int
+    to_time: bool
+
+
+Step = Record | Items | Spread | Merged | Scaled | None
+"""How a value changes. None: not at all, or it becomes wider."""
+Part = tuple[str | None, Step]
+"""A member of the older union, or the older value itself, and its step."""
+
+_NAMED_KINDS: Final = ("record", "error", "enum", "fixed")
+_PROMOTED: Final[Mapping[str, tuple[str, ...]]] = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+    "record": ("record",),
+}
+_UNITS_US: Final = {"timestamp-millis": 1_000, "timestamp-micros": 1}
+
+
+def columns(newest: str, older: str) -> "Mapping[str, tuple[str, Step]]":
+    """Returns the columns of `newest` that files of `older` have: the name there, and the values' step.
+
+    Both are Avro schemas of events. There are none if one of them is no record.
+    """
+    new, old = _Schema(json.loads(newest)), _Schema(json.loads(older))
+    if _kind(new.root) != "record" or _kind(old.root) != "record":
+        return {}
+    return _record(new, new.root, old, old.root).members
+
+
+def is_same(step: Step) -> bool:
+    """Whether names and places stay: only types may become wider."""
+    match step:
+        case None:
+            return True
+        case Record(members):
+            return all(old == new and is_same(inner) for new, (old, inner) in members.items())
+        case Items(inner):
+            return is_same(inner)
+    return False
+
+
+class _Schema:
+    """A schema with its named types, by their names without namespaces."""
+
+    def __init__(self, schema: Any) -> None:
+        self._named: dict[str, Any] = {}
+        self._note(schema)
+        self.root = self.resolved(schema)
+
+    def resolved(self, schema: Any) -> Any:
+        """Returns what a name, or a type within a type, stands for."""
+        if isinstance(schema, str):
+            return schema if schema in PLAIN else self._named.get(_short(schema), schema)
+        if isinstance(schema, dict) and isinstance(schema["type"], dict | list):
+            return self.resolved(schema["type"])
+        return schema
+
+    def branches(self, schema: Any) -> list[Any]:
+        """Returns the types that a value may have, but for null. Numbers of two widths are one."""
+        found = self.resolved(schema)
+        if not isinstance(found, list):
+            return [found]
+        others = [branch for branch in found if branch != "null"]
+        if all(isinstance(each, str) for each in others) and frozenset(others) in WIDER:
+            return [WIDER[frozenset(others)]]
+        return [self.resolved(each) for each in others]
+
+    def _note(self, schema: Any) -> None:
+        if isinstance(schema, dict):
+            if "name" in schema and schema.get("type") in _NAMED_KINDS:
+                self._named[_short(schema["name"])] = schema
+            for key in ("type", "items", "values", "fields"):
+                self._note(schema.get(key))
+        elif isinstance(schema, list):
+            for each in schema:
+                self._note(each)
+
+
+def _step(new: _Schema, to: Any, old: _Schema, source: Any) -> Step:
+    """Returns how values of the older type `source` become those of the newest type `to`."""
+    targets, sources = new.branches(to), old.branches(source)
+    is_struct = len(sources) != 1
+    if len(targets) != 1:
+        members: dict[str, list[Part]] = {f"member{index}": [] for index in range(len(targets))}
+        for index, each in enumerate(sources):
+            if (chosen := _chosen(targets, each)) is not None:
+                step = _step(new, targets[chosen], old, each)
+                members[f"member{chosen}"].append((f"member{index}" if is_struct else None, step))
+        return Spread(members)
+    if is_struct:
+        return Merged([(f"member{at}", _step(new, targets[0], old, each)) for at, each in enumerate(sources)])
+    return _plain(new, targets[0], old, sources[0])
+
+
+def _plain(new: _Schema, to: Any, old: _Schema, source: Any) -> Step:
+    kinds = (_kind(to), _kind(source))
+    if kinds == ("record", "record"):
+        return _record(new, to, old, source)
+    for kind, inner in (("array", "items"), ("map", "values")):
+        if kinds == (kind, kind):
+            return Items(_step(new, to[inner], old, source[inner]))
+    units = [_UNITS_US.get(each.get("logicalType", "")) for each in (to, source) if isinstance(each, dict)]
+    if kinds == ("long", "long") and _is_time(to) != _is_time(source):
+        return Scaled(next(unit for unit in units if unit is not None), to_time=_is_time(to))
+    return None
+
+
+def _record(new: _Schema, to: Any, old: _Schema, source: Any) -> Record:
+    old_types = {field["name"]: field["type"] for field in source["fields"]}
+    new_names = {field["name"] for field in to["fields"]}
+    members: dict[str, tuple[str, Step]] = {}
+    for field in to["fields"]:
+        for name in _names(field, new_names):
+            if name in old_types:
+                members[field["name"]] = (name, _step(new, field["type"], old, old_types[name]))
+                break
+    return Record(members)
+
+
+def _names(field: Any, new_names: set[str]) -> Iterator[str]:
+    """Yields the names by which an older record may have this field, its own one first."""
+    yield field["name"]
+    yield from (alias for alias in field.get("aliases", ()) if alias not in new_names)
+
+
+def _chosen(targets: Sequence[Any], source: Any) -> int | None:
+    """Returns which of these types values of the older type `source` get; None if they fit none."""
+    for fits in (_is_alike, _is_promoted):
+        for index, target in enumerate(targets):
+            if fits(target, source):
+                return index
+    return None
+
+
+def _is_alike(target: Any, source: Any) -> bool:
+    if _kind(target) != _kind(source):
+        return False
+    if _kind(target) not in _NAMED_KINDS:
+        return True
+    names = [_short(target["name"]), *map(_short, target.get("aliases", ()))]
+    return _short(source["name"]) in names
+
+
+def _is_promoted(target: Any, source: Any) -> bool:
+    return _kind(target) in _PROMOTED.get(_kind(source), ())
+
+
+def _is_time(schema: Any) -> bool:
+    return isinstance(schema, dict) and schema.get("logicalType") in _UNITS_US
+
+
+def _kind(schema: Any) -> str:
+    found = schema["type"] if isinstance(schema, dict) else schema
+    return "record" if found == "error" else str(found)
+
+
+def _short(name: str) -> str:
+    return name.rsplit(".", 1)[-1]

@@ -1,0 +1,115 @@
+"""Tables of which files have older schemas: every tool shows the same values, in the newest shape."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+
+from fix_warehouse import BASE_TIME_MS, NUMBER, World, click, event_schema
+from headrace.tables.table import Table
+from headrace.warehouse.arrow_values import evolved
+from headrace.warehouse.evolution import columns
+from headrace.warehouse.options import WarehouseOptions
+from headrace.warehouse.types import arrow_fields
+from headrace.warehouse.versions import Wanted
+
+pytestmark = [pytest.mark.spark, pytest.mark.hdfs]
+
+FIRST: Final = BASE_TIME_MS
+MILLIS: Final = {"type": "long", "logicalType": "timestamp-millis"}
+
+
+def schema(item: list[dict[str, Any]], blob: Any, either: Any, choice: Any, at: Any) -> dict[str, Any]:
+    """An event with a record of these fields, in it and in each kind of container, and these types."""
+    return event_schema(
+        NUMBER,
+        {"name": "one", "type": ["null", {"type": "record", "name": "Item", "fields": item}]},
+        {"name": "many", "type": {"type": "array", "items": "Item"}},
+        {"name": "named", "type": {"type": "map", "values": {"type": "array", "items": "Item"}}},
+        {"name": "blob", "type": blob},
+        {"name": "either", "type": either},
+        {"name": "choice", "type": choice},
+        {"name": "at", "type": at},
+    )
+
+
+OLD: Final = schema(
+    [{"name": "sku", "type": "int"}, {"name": "label", "type": "string"}],
+    "bytes",
+    ["null", "string", "double"],
+    "string",
+    "long",
+)
+NEW: Final = schema(
+    [
+        {"name": "sku", "type": "long"},
+        {"name": "title", "type": "string", "aliases": ["label"]},
+        {"name": "price", "type": ["null", "double"], "default": None},
+    ],
+    "string",
+    ["null", "boolean", "double", "string"],
+    ["null", "double", "string"],
+    MILLIS,
+)
+NAMES: Final = ("number", "one", "many", "named", "blob", "either", "choice", "at")
+
+
+def union(*members: Any) -> dict[str, Any]:
+    return {f"member{index}": member for index, member in enumerate(members)}
+
+
+def test_old_and_new_files_show_the_same(world: World) -> None:
+    """Of an inner record, a field that an alias renames was null in old files. Spark read nothing once
+    a record within a map had got a field, or a type had become a union; values of a union went to the
+    member at their old place.
+    """
+    topic = world.topic("evolved", partitions=1)
+    old, at = {"sku": 1, "label": "a"}, FIRST + 5
+    events = [
+        click(1, FIRST, one=old, many=[old], named={"k": [old]}, blob=b"x", either="e", choice="c", at=at),
+        click(2, FIRST, one=None, many=[], named={}, blob=b"", either=2.5, choice="", at=at),
+        click(3, FIRST, one=None, many=[], named={}, blob=b"", either=None, choice="", at=10**18),
+    ]
+    topic.publish(events, OLD)
+    topic.load()
+    new, time = {"sku": 2, "title": "b", "price": 1.5}, datetime.fromtimestamp(at / 1000, UTC)
+    event = click(
+        4, FIRST, one=new, many=[new], named={"k": [new]}, blob="y", either=True, choice=0.5, at=time
+    )
+    topic.publish([event], NEW)
+    topic.load()
+    table = Table(WarehouseOptions(**world.addresses), topic.name, Wanted(is_sealed=False))
+    shown = {"sku": 1, "title": "a", "price": None}
+    expected = [
+        (1, shown, [shown], {"k": [shown]}, "x", union(None, None, "e"), union(None, "c"), time),
+        (2, None, [], {}, "", union(None, 2.5, None), union(None, ""), time),
+        (3, None, [], {}, "", None, union(None, ""), None),
+        (4, new, [new], {"k": [new]}, "y", union(True, None, None), union(0.5, None), time),
+    ]
+    rows = sorted(table.arrow(NAMES).to_pylist(maps_as_pydicts="strict"), key=lambda row: row["number"])
+    assert [tuple(row.values()) for row in rows] == expected
+    frame = table.spark(world.spark).select(*NAMES)
+    found = [row.asDict(recursive=True) for row in frame.orderBy("number").collect()]
+    for row in found:
+        row["at"] = row["at"] and row["at"].astimezone(UTC)
+    assert [tuple(row.values()) for row in found] == expected
+    newest = {each.name: each.type for each in arrow_fields(json.dumps(NEW))}
+    assert [kind for name, kind in frame.dtypes if name in ("blob", "at")] == ["string", "timestamp"]
+    assert table.arrow(NAMES).schema.types == [newest[name] for name in NAMES]
+
+
+def test_a_union_of_which_one_type_is_left() -> None:
+    def event(kind: Any) -> str:
+        return json.dumps({"type": "record", "name": "E", "fields": [{"name": "v", "type": kind}]})
+
+    older, newest = event(["int", "float", "long"]), event("double")
+    [(name, step)] = columns(newest, older).values()
+    values = [union(1, None, None), None, union(None, None, 7), union(None, 0.5, None)]
+    array = pa.array(values, arrow_fields(older)[0].type)
+    assert (name, evolved(array, pa.float64(), step).to_pylist()) == ("v", [1.0, None, 7.0, 0.5])
+    [(_, step)] = columns(event("long"), event(MILLIS)).values()
+    times = pa.array([5_000, None], pa.timestamp("us", "UTC"))
+    assert evolved(times, pa.int64(), step).to_pylist() == [5, None]
+    assert columns('"string"', older) == {}
