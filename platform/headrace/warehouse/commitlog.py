@@ -311,11 +311,26 @@ class CommitLog:
             )
         self.hdfs.write(prepared, data, overwrite=True)
         self.hdfs.makedirs(self.paths.log)
+        self._check_staged(change_id, manifest)
         crash.reached("prepared")
         if self.hdfs.rename(prepared, target):
             return True
         # Another change took the name, or this one did, and the response to its first try was lost.
         return self.manifest(manifest.sequence).change_id == change_id
+
+    def _check_staged(self, change_id: str, manifest: Manifest) -> None:
+        """Raises `CommitConflictError` if a retention took the change for that of a dead run: it deletes the
+        whole directory, so one file tells. The manifest beside it, just written, makes the directory young.
+        """
+        below = f"{self.paths.staged(change_id)}/"
+        files: list[DataFile | DeadFile] = [*manifest.files, *manifest.dead_files]
+        staged = next((file.staged for file in files if file.staged.startswith(below)), None)
+        if staged is not None and self.hdfs.status(staged) is None:
+            raise CommitConflictError(
+                f"{self.paths.topic}: {staged}, which this change staged, is gone: a retention took it for a "
+                "dead run's, as of a day ago. Nothing was changed: compare this host's clock with the "
+                "NameNode's, and run again"
+            )
 
     def _move(self, manifest: Manifest) -> None:
         files: list[DataFile | DeadFile] = [*manifest.files, *manifest.dead_files]
