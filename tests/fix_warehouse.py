@@ -201,6 +201,14 @@ class World:
         return TestTopic(self, name, partitions)
 
 
+def make_again(topic: TestTopic, partitions: int = 1) -> None:
+    """Deletes the topic, and makes another one under its name."""
+    admin = AdminClient({"bootstrap.servers": topic.world.bootstrap})
+    admin.delete_topics([topic.name])[topic.name].result(timeout=60)
+    create_topic(topic.world.bootstrap, topic.name, partitions)
+    topic.partitions = partitions
+
+
 @pytest.fixture(scope="session")
 def session_registry(zookeeper_server: ZooKeeperServer) -> Iterator[str]:
     """The URL of a registry that lives as long as the tests do."""

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
-from fix_warehouse import BASE_TIME_MS, TestTopic, World, click, create_topic
+from fix_warehouse import BASE_TIME_MS, TestTopic, World, click, make_again
 from headrace.warehouse.api import load_topics, plan_loads, refill_topic_hours, verify_topics
 from headrace.warehouse.commitlog import CommitConflictError
 from headrace.warehouse.made_again import (
@@ -47,13 +46,6 @@ def load(topic: TestTopic, what: MadeAgain | None = None, *partitions: int, acce
     options = options_of(topic.world)
     (done,) = load_topics(topic.world.spark, options, [topic.name], said=said, accept_gap=accept_gap)
     return done
-
-
-def make_again(topic: TestTopic, partitions: int = 1) -> None:
-    admin = AdminClient({"bootstrap.servers": topic.world.bootstrap})
-    admin.delete_topics([topic.name])[topic.name].result(timeout=60)
-    create_topic(topic.world.bootstrap, topic.name, partitions)
-    topic.partitions = partitions
 
 
 def numbers(topic: TestTopic) -> list[int]:

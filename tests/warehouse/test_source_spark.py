@@ -6,7 +6,7 @@ from typing import Any
 import pyspark
 import pytest
 
-from fix_warehouse import BASE_TIME_MS, CLICK, NUMBER, TestTopic, World, click, event_schema
+from fix_warehouse import BASE_TIME_MS, CLICK, NUMBER, TestTopic, World, click, event_schema, make_again
 from headrace.warehouse.errors import known_error
 from headrace.warehouse.source import lag_bytes
 
@@ -71,6 +71,37 @@ def test_a_stream_reads_what_is_available_and_resumes_from_its_checkpoint(
     assert run(maxOffsetsPerTrigger="10000") > 1
     rows = world.spark.read.parquet(out).select("partition", "offset").collect()
     assert len(rows) == len(set(rows)) == 3000
+
+
+def test_a_stream_that_may_lose_goes_on_in_a_topic_that_was_made_again(world: World, tmp_path: Path) -> None:
+    """It stood still until the new log had grown beyond the place that it had reached in the old one."""
+    topic = world.topic("again", partitions=1)
+    source = options(
+        topic,
+        **{"startingOffsets": "earliest", "failOnDataLoss": "false", "kafka.request.timeout.ms": "2000"},
+    )
+
+    def run() -> list[int]:
+        query = (
+            world.spark.readStream.format("headrace")
+            .options(**source)
+            .load()
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(120)
+        assert query.exception() is None
+        return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+
+    topic.publish(clicks(0, 1000))
+    assert run() == [1000]
+    make_again(topic)
+    topic.publish(clicks(0, 10))
+    assert run() == []
+    topic.publish(clicks(10, 20))
+    assert run() == [20]
 
 
 def test_a_stream_takes_so_many_records_and_tells_its_lag(world: World, tmp_path: Path) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from fix_client import FakeCluster
@@ -86,7 +87,8 @@ def test_shares_follow_what_is_left() -> None:
     [
         ([100, 700], True, 700),
         ([100] * 1_000, True, None),
-        ([100] * 1_000, False, 500),
+        ([100, 700], False, 700),
+        ([100] * 1_000, False, 100),
     ],
 )
 def test_a_topic_that_was_made_again_ends_a_stream_and_a_new_leader_does_not(
@@ -94,7 +96,9 @@ def test_a_topic_that_was_made_again_ends_a_stream_and_a_new_leader_does_not(
 ) -> None:
     """Its records up to the place that the stream had reached would be passed over without a word."""
     monkeypatch.setattr(stream, "RETRY_PAUSE_MS", 1)
-    options = SourceOptions(("x:1",), request_timeout_ms=20, fail_on_data_loss=fails)
+    options = SourceOptions(
+        ("x:1",), request_timeout_ms=20, fail_on_data_loss=fails, max_offsets_per_trigger=1_000
+    )
     reader, shown = stream.StreamReader(options, StructType([])), iter(ends)
     monkeypatch.setattr(reader, "_latest", lambda: {A: next(shown)})
     start = stream.to_json({A: 500})
@@ -102,7 +106,31 @@ def test_a_topic_that_was_made_again_ends_a_stream_and_a_new_leader_does_not(
         with pytest.raises(DataLossError, match=r"OFFSET_CHANGED.*t-0 offset was changed from 500 to 100"):
             reader.latestOffset(start, ReadAllAvailable())
     else:
-        assert reader.latestOffset(start, ReadAllAvailable()) == stream.to_json({A: found})
+        for limit in (ReadAllAvailable(), ReadMaxRows(1_000)):
+            shown = iter(ends)
+            assert reader.latestOffset(start, limit) == stream.to_json({A: found})
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_partition_that_one_answer_lacks_is_not_deleted(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """A broker that was cut off before a topic was made does not know it. By a pattern its partitions counted
+    as deleted: the query ended, or, where a loss is allowed, read the whole topic again as a new one.
+    """
+    monkeypatch.setattr(stream, "RETRY_PAUSE_MS", 1)
+    options = SourceOptions(("x:1",), topic_pattern="t", request_timeout_ms=1_000, fail_on_data_loss=fails)
+    reader, shown = stream.StreamReader(options, StructType([])), iter([{A: 700}, {A: 710, B: 990}])
+    monkeypatch.setattr(reader, "_latest", lambda: next(shown))
+    start = stream.to_json({A: 500, B: 900})
+    assert reader.latestOffset(start, ReadAllAvailable()) == stream.to_json({A: 700, B: 990})
+    gone = stream.StreamReader(replace(options, request_timeout_ms=20), StructType([]))
+    monkeypatch.setattr(gone, "_latest", lambda: {A: 700})
+    if fails:
+        with pytest.raises(DataLossError, match=r"PARTITIONS_DELETED.*Partitions t-1 have been deleted"):
+            gone.latestOffset(start, ReadAllAvailable())
+    else:
+        assert gone.latestOffset(start, ReadAllAvailable()) == stream.to_json({A: 700})
 
 
 def test_the_lag_of_a_query() -> None:

@@ -4,6 +4,7 @@ Owns the offsets of a stream. Spark keeps them in the query's checkpoint, in the
 `{"topic": {"0": 23}}`.
 """
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ from headrace.warehouse.source.resolve import partitions_of, resolve
 
 if TYPE_CHECKING:
     from headrace.warehouse.source.metadata import MetadataClient
+
+_log = logging.getLogger(__name__)
 
 Offsets = dict[str, dict[str, int]]
 
@@ -61,12 +64,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         with plain_errors(is_debug=self.options.is_debug):
             latest = self._latest() if self._available is None else self._available
             begin = self._with_new_partitions(from_json(start), latest)
-            self._check_none_deleted(begin, latest)
-            latest = self._none_behind(begin, latest)
-            end = {partition: max(end, begin[partition]) for partition, end in latest.items()}
+            latest = self._settled(begin, latest)
+            # Where a loss is allowed: nothing is read of these now, and what comes from here on.
+            back = {partition: end for partition, end in latest.items() if end < begin[partition]}
+            end = {**latest, **{partition: begin[partition] for partition in back}}
             if isinstance(limit, ReadMaxRows):
                 end = self._limited(begin, end)
-            return to_json(end)
+            return to_json({**end, **back})
 
     def reportLatestOffset(self) -> Offsets | None:
         with plain_errors(is_debug=self.options.is_debug):
@@ -133,34 +137,37 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             )
         return {**start, **first}
 
-    def _check_none_deleted(self, start: Mapping[Partition, int], latest: Mapping[Partition, int]) -> None:
-        deleted = sorted(f"{topic}-{partition}" for topic, partition in start.keys() - latest.keys())
-        if deleted and self.options.fail_on_data_loss:
-            raise DataLossError("PARTITIONS_DELETED", f"Partitions {', '.join(deleted)} have been deleted.")
+    def _settled(self, begin: Mapping[Partition, int], latest: dict[Partition, int]) -> dict[Partition, int]:
+        """Returns the ends of the logs once none is gone, or before the place that the stream has reached.
 
-    def _none_behind(
-        self, begin: Mapping[Partition, int], latest: dict[Partition, int]
-    ) -> dict[Partition, int]:
-        """Returns the ends of the logs once none is before the place that the stream has reached.
-
-        A new leader shows less until its followers have fetched. A log that stays behind is that of a topic
-        which was made again: the stream would pass over its first records. Raises `DataLossError`.
+        One answer may lack a topic: its broker was cut off before the topic was made. A new leader shows less
+        until its followers have fetched. What stays so is deleted, or is the log of a topic that was made
+        again. Raises `DataLossError`; if a loss is allowed, these are the ends nevertheless, as in Spark's
+        Kafka source.
         """
         until_s = time.monotonic() + self.options.request_timeout_ms / 1000
-        while behind := sorted(each for each, end in latest.items() if end < begin[each]):
-            if not self.options.fail_on_data_loss:
-                break
+        while doubtful := [each for each in begin if latest.get(each, -1) < begin[each]]:
             if time.monotonic() >= until_s:
-                topic, partition = behind[0]
-                raise DataLossError(
-                    "PARTITION_OFFSET_CHANGED",
-                    f"Partition {topic}-{partition} offset was changed from {begin[behind[0]]} to "
-                    f"{latest[behind[0]]}.",
-                )
+                self._check_allowed(begin, latest)
+                break
             time.sleep(RETRY_PAUSE_MS / 1000)
             shown = self._latest()
-            latest = {**latest, **{each: shown[each] for each in behind if each in shown}}
+            latest = {**latest, **{each: shown[each] for each in doubtful if each in shown}}
         return latest
+
+    def _check_allowed(self, begin: Mapping[Partition, int], latest: Mapping[Partition, int]) -> None:
+        """Raises `DataLossError` for logs that are gone, or behind, unless a loss is allowed."""
+        problems: list[tuple[str, str]] = []
+        if deleted := sorted(f"{topic}-{partition}" for topic, partition in begin.keys() - latest.keys()):
+            problems.append(("PARTITIONS_DELETED", f"Partitions {', '.join(deleted)} have been deleted."))
+        for topic, partition in sorted(each for each, end in latest.items() if end < begin[each]):
+            at, end = begin[topic, partition], latest[topic, partition]
+            changed = f"Partition {topic}-{partition} offset was changed from {at} to {end}."
+            problems.append(("PARTITION_OFFSET_CHANGED", changed))
+        for subclass, problem in problems:
+            if self.options.fail_on_data_loss:
+                raise DataLossError(subclass, problem)
+            _log.warning("%s A loss is allowed: the stream goes on with what is there", problem)
 
 
 def limited(
