@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+)
+from airflow.sdk.execution_time.timeout import timeout
 
 from headrace.airflow import operators
 from headrace.airflow.drilling import DrillOperator
@@ -232,6 +238,19 @@ def test_a_killed_task_kills_its_program(main: Main, dry_run: bool) -> None:
     task.on_kill()
     thread.join(10)
     assert len(ended) == 1
+    wait_for(lambda: not is_alive(main.started["pid"]))
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_timeout_ends_a_task_whose_program_hangs(main: Main, dry_run: bool) -> None:
+    """A program without Spark was waited for, without an end, before Airflow could have it killed."""
+    main.then("import time; time.sleep(60)")
+    task = load(dry_run=dry_run)
+    began_s = time.monotonic()
+    with pytest.raises(AirflowTaskTimeout), timeout(3):
+        task.execute({"ti": NoTask()})
+    task.on_kill()  # as Airflow does then
+    assert time.monotonic() - began_s < 30
     wait_for(lambda: not is_alive(main.started["pid"]))
 
 

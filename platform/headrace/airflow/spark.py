@@ -121,9 +121,14 @@ class PythonProgram:
         ) as process:
             self._process = process
             assert process.stdout is not None
-            for line in process.stdout:
-                log.info("%s", line.rstrip())
-                lines.append(line.rstrip())
+            try:
+                for line in process.stdout:
+                    log.info("%s", line.rstrip())
+                    lines.append(line.rstrip())
+            except BaseException:
+                # A timeout of the task, say: leaving the block waits for the program's end.
+                self.kill()
+                raise
         if process.returncode:
             last = lines[-1] if lines else "it printed nothing"
             raise AirflowException(
