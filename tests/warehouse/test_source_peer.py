@@ -100,3 +100,19 @@ def test_the_same_schema_as_sparks_connector(
         assert [(field.name, field.dataType) for field in found] == [
             (field.name, field.dataType) for field in expected
         ]
+
+
+def test_a_pattern_leaves_out_the_topics_of_kafka_itself(
+    spark: "SparkSession", apache_kafka: ApacheKafka, topic: str
+) -> None:
+    """The commits of all groups were among the rows."""
+    group = {"bootstrap.servers": apache_kafka.bootstrap, "group.id": "somebody"}
+    consumer = confluent_kafka.Consumer(group)
+    consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, 1)], asynchronous=False)
+    consumer.close()
+    expected, found = (
+        {row.topic for row in read(spark, apache_kafka, subscribePattern=".*").select("topic").collect()}
+        for read in (theirs, ours)
+    )
+    assert topic in expected
+    assert found == expected

@@ -68,8 +68,8 @@ class MetadataClient:
         return self._retried(f"look up {', '.join(wanted)}", lambda: self._leaders(wanted))
 
     def leaders_matching(self, pattern: str) -> dict[Partition, Address]:
-        """Returns the leader of every partition of the topics whose whole name matches a regular expression.
-        Other topics may have partitions without a leader.
+        """Returns the leader of every partition of the topics whose whole name matches a regular expression,
+        but for those of Apache Kafka itself. Other topics may have partitions without a leader.
         """
         return self._retried("look up all topics", lambda: self._leaders_matching(pattern))
 
@@ -104,7 +104,8 @@ class MetadataClient:
 
     def _leaders_matching(self, pattern: str) -> dict[Partition, Address]:
         response = self._described(None)
-        matching = [topic for topic in response.topics if re.fullmatch(pattern, topic.name)]
+        topics = (topic for topic in response.topics if not topic.is_internal)
+        matching = [topic for topic in topics if re.fullmatch(pattern, topic.name)]
         return _leaders_in(response.brokers, matching)
 
     def _leaders(self, topics: Collection[str]) -> dict[Partition, Address]:
