@@ -8,6 +8,7 @@ import pytest
 
 from fix_kafka import ApacheKafka
 from fix_warehouse import create_topic
+from headrace.warehouse.errors import known_error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -116,3 +117,29 @@ def test_a_pattern_leaves_out_the_topics_of_kafka_itself(
     )
     assert topic in expected
     assert found == expected
+
+
+def test_what_a_transaction_wrote_is_not_read_as_committed(
+    spark: "SparkSession", apache_kafka: ApacheKafka
+) -> None:
+    """Spark's connector leaves out what was called off; the source has no way to know it, and gave it."""
+    create_topic(apache_kafka.bootstrap, "transacted", 1)
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": apache_kafka.bootstrap, "transactional.id": "peer"}
+    )
+    producer.init_transactions(30)
+    for end in (producer.commit_transaction, producer.abort_transaction):
+        producer.begin_transaction()
+        producer.produce("transacted", end.__name__.encode())
+        producer.flush(30)
+        end(30)
+    committed = {"subscribe": "transacted", "kafka.isolation.level": "read_committed"}
+    [kept] = theirs(spark, apache_kafka, **committed).select("value").collect()
+    assert bytes(kept.value) == b"commit_transaction"
+    with pytest.raises(Exception) as raised:
+        rows(ours(spark, apache_kafka, **committed))
+    problem = known_error(raised.value, "read transacted")
+    assert problem is not None
+    assert "transacted-0 at offset 0: a transaction wrote these records" in problem
+    everything = {"subscribe": "transacted"}
+    assert rows(ours(spark, apache_kafka, **everything)) == rows(theirs(spark, apache_kafka, **everything))

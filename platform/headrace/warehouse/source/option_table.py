@@ -91,6 +91,11 @@ OPTIONS: Final = (
         "kafka.request.timeout.ms", "60000", "how long a task waits for a broker that does not answer"
     ),
     SparkOption(
+        "kafka.isolation.level",
+        "read_uncommitted",
+        "read_committed: a read fails at records that a transaction wrote, as it cannot tell their fate",
+    ),
+    SparkOption(
         "fetchOffset.numRetries", "", "accepted and ignored: kafka.request.timeout.ms bounds retries"
     ),
     SparkOption("fetchOffset.retryIntervalMs", "", "accepted and ignored"),

@@ -75,6 +75,8 @@ class SourceOptions:
     fail_fast: bool = True
     on_corrupt: OnCorrupt = "fail"
     strict_timestamps: bool = True
+    is_committed_only: bool = False
+    """Whether what a transaction wrote must be committed, which the source cannot tell."""
 
 
 def parse(options: Mapping[str, str], *, streaming: bool = False, for_schema: bool = False) -> SourceOptions:
@@ -120,6 +122,8 @@ def parse(options: Mapping[str, str], *, streaming: bool = False, for_schema: bo
         on_corrupt=cast(OnCorrupt, _one_of(given, "onCorrupt", ("fail", "skip", "keep"))),
         strict_timestamps=_one_of(given, "startingOffsetsByTimestampStrategy", ("error", "latest"))
         == "error",
+        is_committed_only=_one_of(given, "kafka.isolation.level", ("read_uncommitted", "read_committed"))
+        == "read_committed",
     )
 
 

@@ -104,6 +104,7 @@ class _RangeReader:
                         return
                     self._refuse(batch)
                 if not batch.header.is_control or batch.problem:
+                    self._check_committed(batch)
                     yield batch
                 self._advance(batch.header.next_offset)
         except EndUnknownError as error:
@@ -121,6 +122,14 @@ class _RangeReader:
     def _refuse(self, batch: Batch) -> None:
         if self._options.on_corrupt == "fail":
             raise CorruptBatchesError(refusal(self._range, batch, batch.problem))
+
+    def _check_committed(self, batch: Batch) -> None:
+        if self._options.is_committed_only and batch.header.is_transactional and not batch.problem:
+            raise SourceError(
+                f"{_name(self._range)} at offset {batch.header.base_offset}: a transaction wrote these "
+                "records, and the source cannot tell whether it was committed; read them with Spark's Kafka "
+                "source, or, with all that was called off, without kafka.isolation.level"
+            )
 
     def _recover(self, error: OSError | WireError) -> None:
         """Prepares another attempt. Raises a `SourceError` if none would help."""
