@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -11,15 +12,17 @@ import httpx
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, TaskDeferred
 from airflow.triggers.base import TriggerEvent
+from fastapi import HTTPException, Request
 
 from fix_audit_world import HOUR_A, TOPIC, Batch, PartitionBytes, everything_reported, received
 from headrace.airflow.links import AuditReportLink, report_url
 from headrace.airflow.proofs import Proof, _proof, proofs_of, refused, undecided
+from headrace.airflow.report_page import audit
 from headrace.airflow.sensors import AuditCompleteSensor
 from headrace.airflow.triggers import AuditDecidedTrigger
 from headrace.audit.findings import Counts
 from headrace.audit.report.report import HourProof, Report, report
-from headrace.audit.store.store import AuditStore
+from headrace.audit.store.store import AuditStore, StoreMissingError
 from headrace.audit.topic.declarations import TopicDeclaration
 from headrace.audit.topic.records import ProducerReport
 from headrace.coordination.declared import ANY, Change
@@ -55,6 +58,16 @@ def test_a_complete_hour_is_proven_with_its_counts_and_addresses(
     assert proof.proof_document["address_ranges"]["west"][0][1] == 0
     assert Proof.from_json(proof.to_json()) == proof
     assert undecided([proof]) == refused([proof], 1.0) == []
+
+
+def test_a_store_that_is_not_there_is_an_error_and_is_not_made(connection: dict[str, str]) -> None:
+    """A wrong URL in the connection made an empty store: each hour was unknown, and no message named it."""
+    path = Path(connection["audit_store"].removeprefix("sqlite:///"))
+    with pytest.raises(StoreMissingError, match=re.escape(f"there is no audit store at {path}")):
+        proofs_of(connection["audit_store"], TOPIC, [HOUR])
+    with pytest.raises(HTTPException, match=re.escape(str(path))):
+        audit(None, Request({"type": "http", "query_string": b""}), TOPIC)  # type: ignore[arg-type]
+    assert not path.exists()
 
 
 def test_a_loss_has_the_audits_problem_text(store: AuditStore, connection: dict[str, str]) -> None:

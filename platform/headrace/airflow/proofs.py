@@ -102,7 +102,7 @@ def proofs_of(
     if len(hours) > HOURS_MAX:
         raise ValueError(f"{len(hours)} hours of {topic} at once, more than {HOURS_MAX}")
     policy = Policy(delay_ms=delay // timedelta(milliseconds=1))
-    store = AuditStore(store_url)
+    store = AuditStore(store_url, must_exist=True)
     proofs = []
     try:
         for hour in hours:

@@ -42,7 +42,7 @@ def audit(
     """Returns verdicts by topic, hour and datacenter; `from` and `to` are hours (ISO 8601)."""
     try:
         start, end = window(since, until)
-        store = AuditStore(HeadraceHook().installation.audit_store)
+        store = AuditStore(HeadraceHook().installation.audit_store, must_exist=True)
     except (HourFormatError, ConnectionFieldError, StoreError) as error:
         raise HTTPException(400, str(error)) from error
     try:
