@@ -66,7 +66,7 @@ def test_a_store_that_is_not_there_is_an_error_and_is_not_made(connection: dict[
     with pytest.raises(StoreMissingError, match=re.escape(f"there is no audit store at {path}")):
         proofs_of(connection["audit_store"], TOPIC, [HOUR])
     with pytest.raises(HTTPException, match=re.escape(str(path))):
-        audit(None, Request({"type": "http", "query_string": b""}), TOPIC)  # type: ignore[arg-type]
+        audit(None, Request({"type": "http", "query_string": b""}), TOPIC)
     assert not path.exists()
 
 

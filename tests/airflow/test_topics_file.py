@@ -65,6 +65,10 @@ topics:
         ("topics: {'a/b': {owner: b}}", "topic a/b: not a valid topic name"),
         ("topics: {'..': {owner: b}}", "topic ..: not a valid topic name"),
         ("topics: {a: {owner: b, schedule: soon}}", "schedule 'soon' is not a cron expression"),
+        (
+            "topics: {a: {owner: b, schedule: '0 0 30 2 *'}}",
+            "schedule '0 0 30 2 *' is not a cron expression",
+        ),
         ("topics: {a: {owner: b, schedule: 10}}", "schedule 10 is not a cron expression"),
         ("topics: {a: {owner: b, output: data}}", "output 'data' is not an absolute HDFS directory"),
         ("topics: {a: {owner: b, output: /data/../etc}}", "is not an absolute HDFS directory"),

@@ -64,9 +64,15 @@ def _written_duration(duration: timedelta) -> str:
 
 def _is_cron(text: str) -> bool:
     # Imported here because Terraform's provider starts often and rarely needs it. Airflow uses it, too.
-    from croniter import croniter
+    from croniter import CroniterBadDateError, croniter
 
-    return bool(croniter.is_valid(text))
+    if not croniter.is_valid(text):
+        return False
+    try:
+        croniter(text).get_next()
+    except CroniterBadDateError:
+        return False  # such as the 30th of February: nothing would ever be loaded
+    return True
 
 
 def _is_directory(path: str) -> bool:
