@@ -203,28 +203,6 @@ def test_a_folder_that_a_retention_finds_empty_is_made_again_for_a_file(
     check(hdfs, published)
 
 
-def test_a_run_whose_files_a_retention_took_for_a_dead_ones_commits_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A host that was suspended for a day, or whose clock is another one than the NameNode's: the change was
-    committed without its files, and no load behind it could complete it.
-    """
-    hdfs, published = MemoryHdfs(), list[int]()
-    run_load(hdfs, "first", published)
-    table = TopicTable("t", WarehouseOptions("hdfs://x", "http://x", "x:1", "http://x"), hdfs)
-
-    def reached(step: str) -> None:
-        if step == "staged":
-            assert retain_topic(table).orphans == ("slow",)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(crash, "reached", reached)
-        with pytest.raises(CommitConflictError, match=r"_staging/slow/0, which this change staged, is gone"):
-            run_load(hdfs, "slow", published)
-    assert run_load(hdfs, "next", published).sequence == 1
-    assert check(hdfs, published).ends == {0: 20}
-
-
 def test_the_response_to_a_commit_may_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     hdfs, published = MemoryHdfs(), list[int]()
     rename = MemoryHdfs.rename

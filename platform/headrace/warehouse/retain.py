@@ -65,7 +65,8 @@ def retain_topic(table: TopicTable, *, keep_ms: int | None = None) -> RetainResu
     if files:
         manifest = _commit(table, files, now_ms - (keep_ms or 0))
         delete_empty_dirs(hdfs, paths, (file.path for file in files))
-    dead = orphans(table.log.staged_changes(), now_ms)
+    unchanged = orphans(table.log.staged_changes(), now_ms)
+    dead = [each for each in unchanged if not _is_written(hdfs, paths.staged(each), now_ms)]
     for change_id in dead:
         hdfs.delete(paths.staged(change_id))
     trash = old_trash(hdfs.entries(paths.trash), now_ms)
@@ -79,6 +80,13 @@ def retain_topic(table: TopicTable, *, keep_ms: int | None = None) -> RetainResu
         orphans=tuple(dead),
         trash=tuple(trash),
     )
+
+
+def _is_written(hdfs: HdfsClient, path: str, now_ms: int) -> bool:
+    """Whether a run still writes below a staging directory: a load may take more than a day, and what its
+    tasks write, further down, changes nothing of the directory itself.
+    """
+    return any(file.modified_ms + ORPHAN_AGE_MS > now_ms for _, file in hdfs.walk(path))
 
 
 def _commit(table: TopicTable, files: Sequence[DataFile], before_ms: int) -> Manifest:

@@ -1,0 +1,57 @@
+"""What retention takes for the files of dead runs, and the runs that live, on an HDFS in memory."""
+
+from dataclasses import replace
+
+import pytest
+
+from fix_memory_hdfs import MemoryHdfs
+from headrace.warehouse.change import Change, TopicTable
+from headrace.warehouse.commitlog import CommitConflictError
+from headrace.warehouse.hdfs.client import FileStatus
+from headrace.warehouse.layout import HOUR_MS, TopicPaths
+from headrace.warehouse.manifest import DataFile, LoadedRange, Manifest, TableState
+from headrace.warehouse.options import WarehouseOptions
+from headrace.warehouse.retain import retain_topic
+
+PATHS = TopicPaths("/data", "t")
+WAREHOUSE = WarehouseOptions("hdfs://x", "http://x", "x:1", "http://x")
+NOW_MS = 100 * HOUR_MS
+
+
+def test_a_run_whose_files_a_retention_took_for_those_of_a_dead_one_commits_nothing() -> None:
+    """A host that was suspended for a day, or whose clock is another one than the NameNode's: the change was
+    committed without its files, and no load behind it could complete it.
+    """
+    hdfs = MemoryHdfs()
+    table = TopicTable("t", WAREHOUSE, hdfs)
+    change = Change(table, "load")
+    staged = f"{change.staging}/0"
+    hdfs.write(staged, b"x")
+    assert retain_topic(table).orphans == (change.change_id,)
+
+    def rebase(now: TableState) -> Manifest:
+        file = DataFile(PATHS.data_file(0, now.next_sequence, 0), staged, 0, 1, 1, 7)
+        return replace(change.manifest(now), ranges=(LoadedRange(0, 0, 10),), files=(file,))
+
+    with pytest.raises(CommitConflictError, match=r"_staging/.*/0, which this change staged, is gone"):
+        change.commit(rebase)
+    assert table.log.state() == TableState()
+    assert table.log.staged_changes() == []
+    hdfs.write(staged, b"x")
+    assert change.commit(rebase).sequence == 0
+
+
+def test_a_retention_leaves_a_load_alone_that_takes_more_than_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tasks write below the directory, which stays as old as the load: each try was deleted."""
+    hdfs = MemoryHdfs()
+    table = TopicTable("t", WAREHOUSE, hdfs, clock_ms=lambda: NOW_MS)
+    for change_id in ("long", "dead"):
+        hdfs.write(f"{PATHS.staged(change_id)}/hours-attempts/a/_hour=1/0.parquet", b"x")
+    entries = MemoryHdfs.entries
+
+    def as_hdfs_says(self: MemoryHdfs, path: str) -> list[FileStatus]:
+        age_h = 1 if path.startswith(PATHS.staged("long")) else 30
+        return [each._replace(modified_ms=NOW_MS - age_h * HOUR_MS) for each in entries(self, path)]
+
+    monkeypatch.setattr(MemoryHdfs, "entries", as_hdfs_says)
+    assert retain_topic(table).orphans == ("dead",)
