@@ -35,6 +35,7 @@ SPARK: Final = (
     "tests/tables/test_pages_run.py",
     "tests/tables/test_tables.py",
     "tests/tables/test_evolution.py",
+    "tests/tables/test_daily_active_users.py",
     "tests/warehouse/test_changed_files.py",
     "tests/warehouse/test_hive_paths.py",
     "tests/warehouse/test_load.py",

@@ -14,12 +14,13 @@ from pathlib import Path
 
 from pyspark.sql import functions as f
 
+from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import TopicPaths
 from headrace.warehouse.options import WarehouseOptions
-from headrace.warehouse.seal import seals
 from headrace.warehouse.session import spark_session
-from headrace.warehouse.tables import read
+from headrace.warehouse.tables import spark_frame
+from headrace.warehouse.versions import Wanted, choose
 
 
 def main() -> None:
@@ -34,19 +35,20 @@ def main() -> None:
         root=options.root,
     )
     with HdfsClient(warehouse.webhdfs_url) as hdfs:
-        sealed = seals(hdfs, TopicPaths(warehouse.root, options.topic))
-    hours = [hour_ms for hour_ms in sealed if first_ms <= hour_ms < end_ms]
-    if not hours:
+        log = CommitLog(hdfs, TopicPaths(warehouse.root, options.topic))
+        # As they were sealed: rows that came later count once their hour is sealed again.
+        version = choose(log, Wanted(from_ms=first_ms, until_ms=end_ms))
+    if not version.files:
         sys.exit(f"headrace warehouse: no hour of {options.topic} on {options.day} is sealed")
     spark = spark_session(f"daily active users {options.day}")
-    views = read(spark, options.topic, hours, warehouse=warehouse)
+    views = spark_frame(spark, warehouse, version.files, version.schema)
     users = (
         views.groupBy(f.col("header.datacenter").alias("datacenter"))
         .agg(
             f.countDistinct(f.coalesce("member_id", "remote_host")).alias("users"),
             f.count("*").alias("views"),
         )
-        .withColumn("hours", f.lit(len(hours)))
+        .withColumn("hours", f.lit(len(version.hours)))
         .cache()
     )
     users.coalesce(1).write.mode("overwrite").parquet(
