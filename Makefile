@@ -190,7 +190,7 @@ setup: $(VENV)/.installed
 $(VENV)/.installed: requirements/bootstrap.txt requirements/dev.txt pyproject.toml
 	@if [ -z "$(PYTHON)" ]; then \
 		echo "headrace needs Python 3.11 or newer, and found none. On Debian: apt-get install python3 python3-venv;" \
-		     "elsewhere: make PYTHON=/path/to/python3.11" >&2; exit 1; fi
+		     "elsewhere: make setup PYTHON=/path/to/python3.11" >&2; exit 1; fi
 	@if [ -x $(BIN)/python ]; then echo "bringing $(VENV) up to date"; \
 		else echo "setting up $(VENV) with $(PYTHON): Python packages, pinned with hashes (1.3 GB)"; fi
 	@if ! [ -x $(BIN)/python ]; then $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \

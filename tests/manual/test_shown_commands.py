@@ -191,7 +191,7 @@ def make_problem(words: list[str]) -> str:
                 return f"the Makefile has no variable {name}"
         elif word not in targets:
             return f"the Makefile has no target {word}"
-    return ""
+    return "" if words else "without a target make prints its help, and installs nothing"
 
 
 def test_make_targets_exist() -> None:

@@ -88,7 +88,7 @@ def _page(address: Address) -> str:
 def _zookeeper(name: str, configuration: ZooKeeperConfiguration, host: Host) -> UnitProcess:
     if host.zookeeper_jars is None:
         raise SiteError(
-            f"unit {name} needs ZooKeeper's jars, which are not installed: run `make` or "
+            f"unit {name} needs ZooKeeper's jars, which are not installed: run `make setup` or "
             "`pip install 'headrace[warehouse,fleet]'` (PySpark has them), or fetch them alone into "
             f"{host.home} by `python -m headrace.warehouse.jars zookeeper`"
         )
