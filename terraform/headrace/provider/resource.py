@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final
 
 from headrace.provider.agents import Agents
 from headrace.provider.attributes import BlockSchema
+from headrace.provider.drained import DrainedBrokers
 from headrace.provider.planning import ResourceChange, ResourcePlan, replaces_of
 from headrace.provider.problems import Problem, ResourceError
 from headrace.provider.slots import Slots
@@ -29,7 +30,8 @@ class Context:
     ids of topics that this plan deletes: their data does not keep a broker or a ZooKeeper from being deleted.
     `leaving_brokers`: by ZooKeeper, the ids of brokers that it destroys; `replaced_brokers`: by ZooKeeper and
     id those that this apply has deleted, and makes again elsewhere, until they hold their replicas again;
-    `brokers_being_made`: those that it makes just now, also if another apply has deleted them.
+    `brokers_being_made`: those that it makes just now, also if another apply has deleted them. `drained`: the
+    brokers that get no replicas.
     """
 
     agents: Agents = field(default_factory=lambda: Agents({}))
@@ -40,6 +42,7 @@ class Context:
     leaving_brokers: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     replaced_brokers: dict[tuple[str, int], Replacement] = field(default_factory=dict)
     brokers_being_made: set[tuple[str, int]] = field(default_factory=set)
+    drained: DrainedBrokers = field(default_factory=DrainedBrokers)
 
 
 @dataclass

@@ -18,6 +18,7 @@ from headrace.provider.problems import INTERRUPTED, Problem, ResourceError, seco
 from headrace.provider.replacing import SAME_BROKER
 from headrace.provider.resource import Replacement, ResourceCall
 from headrace.provider.unit_kind import UnitKind
+from headrace.provider.unit_problems import is_unreachable
 from headrace.provider.unit_resource import UnitResource
 from headrace.provider.values import Values
 from headrace.warehouse.hdfs.errors import HdfsError
@@ -82,6 +83,8 @@ class BrokerResource(UnitResource):
         plan = super().plan(call, change)
         if plan.replaces and change.prior is not None:
             call.private[SAME_BROKER] = replacing.is_same_broker(change.prior, change.planned)
+        elif change.prior is not None and change.prior["ready"] and not is_unreachable(change.prior):
+            call.problems += self.context.drained.warnings(change.prior)
         return plan
 
     def plan_deletion(self, call: ResourceCall, prior: Values) -> None:
