@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -87,6 +88,16 @@ def test_a_second_restore_leaves_the_first_one_alone(
     restore(backup, home, observe=observe)
     assert refused and all(f"is running in {home}; wait until it has ended" in text for text in refused)
     assert files_of(home) == whole
+
+
+def test_a_home_in_which_its_hdfs_cannot_start_is_refused_at_once(backup: Path, tmp_path: Path) -> None:
+    made = manifest.load(backup)
+    hdfs = Piece("analysis-hdfs", "hdfs", "analysis", "data/analysis/hdfs", {})
+    manifest.save(backup, dataclasses.replace(made, pieces=(*made.pieces, hdfs)))
+    home = tmp_path / "with space"
+    with pytest.raises(SiteError, match=r"the home, .*with space.* has a space .*restore --into a folder"):
+        restore(backup, home)
+    assert not home.exists()
 
 
 def test_no_other_command_starts_a_home_that_is_restored(backup: Path, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from headrace.coordination.producer_ids import skip_ids
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.tree import write_tree
 from headrace.fleet.home_lock import LOCK, locked
+from headrace.fleet.paths import check_home_path
 from headrace.log.files import replace_file, sync_directory
 
 NEW: Final = "new"
@@ -60,7 +61,8 @@ def restore(
     home = home.absolute()
     if not (home / RESTORING).exists():
         _check_empty(home)
-        load(folder)
+        if any(piece.kind == "hdfs" for piece in load(folder).pieces):
+            check_home_path(home, "restore --into a folder without it")
     is_new = not home.exists()
     home.mkdir(parents=True, exist_ok=True)
     with locked(home):

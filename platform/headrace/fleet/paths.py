@@ -22,13 +22,25 @@ def check_paths(site: Site, environment: Path = Path(sys.prefix)) -> None:
     home is half restored.
     """
     check_restored(site.home)
-    for what, path, way_out in (
-        ("the home", site.home, "set HEADRACE_HOME to a folder without it"),
-        ("headrace's environment", environment.absolute(), "move the checkout to a folder without it"),
-    ):
-        for character, name in FORBIDDEN.items():
-            if character in str(path):
-                raise SiteError(
-                    f"{what}, {str(path)!r}, has {name} in its path, with which HDFS, Spark and HAProxy do "
-                    f"not work: {way_out}, and run `make` there again"
-                )
+    check_home_path(site.home)
+    _check(
+        "headrace's environment",
+        environment.absolute(),
+        "move the checkout to a folder without it, and run `make setup` there",
+    )
+
+
+def check_home_path(
+    home: Path, way_out: str = "set HEADRACE_HOME to a folder without it, and repeat"
+) -> None:
+    """Raises `SiteError` if the home has such a path."""
+    _check("the home", home, way_out)
+
+
+def _check(what: str, path: Path, way_out: str) -> None:
+    for character, name in FORBIDDEN.items():
+        if character in str(path):
+            raise SiteError(
+                f"{what}, {str(path)!r}, has {name} in its path, with which HDFS, Spark and HAProxy do "
+                f"not work: {way_out}"
+            )
