@@ -134,6 +134,32 @@ def test_a_load_that_outlived_its_topic_is_removed_by_the_same_command(
 
 @pytest.mark.slow
 @pytest.mark.hdfs
+def test_a_topic_that_is_made_again_beside_the_old_ones_copy_is_not_called_ready(
+    headrace: Headrace, running_site: RunningSite, schema: Path
+) -> None:
+    """Its mirror halts: what services publish to it would never come to the warehouse."""
+    topic = schema.stem
+    words = ("topics", "new", topic, schema, "--no-contract-test")
+    assert headrace(*words).exit_code == ExitCode.DONE
+    event = {"order_id": "1", "customer_id": 7, "total": 19.9, "currency": "EUR"}
+    lines = schema.parent / "lines"
+    lines.write_text(json.dumps(event) + "\n")
+    assert headrace("produce", topic, lines, "--avro").exit_code == ExitCode.DONE
+    running_site.wait_mirrored([topic])
+    assert headrace("topics", "delete", topic, "-d", "east", "--yes").exit_code == ExitCode.DONE
+    for _ in range(2):
+        halted = headrace(*words)
+        assert halted.exit_code == ExitCode.NEGATIVE, halted
+        assert "is ready" not in halted.out
+        assert f"analysis does not copy {topic}-" in halted.err
+        assert f"`headrace topics delete {topic} -d analysis` deletes the copy" in halted.err
+    assert headrace("topics", "delete", topic, "-d", "analysis", "--yes").exit_code == ExitCode.DONE
+    made = headrace(*words)
+    assert made.exit_code == ExitCode.DONE and "is ready" in made.out, made
+
+
+@pytest.mark.slow
+@pytest.mark.hdfs
 def test_half_a_topic_is_finished_and_a_contradiction_changes_nothing(
     headrace: Headrace, running_site: RunningSite, schema: Path
 ) -> None:

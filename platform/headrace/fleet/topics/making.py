@@ -21,6 +21,7 @@ from headrace.client.errors import BrokerError
 from headrace.client.setting_names import unknown_setting
 from headrace.fleet.airflow_units import airflow_of
 from headrace.fleet.topics.contract_test import contract_test
+from headrace.fleet.topics.copies import check_copies
 from headrace.fleet.topics.deciding import Do, Plan, Step, What, copy_partitions, merged_load
 from headrace.fleet.topics.present import (
     ADMIN_TIMEOUT_MS,
@@ -112,7 +113,8 @@ class SiteTopics:
     def make(self, wanted: NewTopic, plan: Plan, present: Present) -> Iterator[Step]:
         """Carries out the plan; yields each step once it is done, those without anything to do as they are.
 
-        Raises the errors of all clients, `NotCopiedError`, `NewTopicError`: the next run finishes.
+        Raises the errors of all clients, `NotCopiedError`, `HaltedCopyError`, `NewTopicError`: the next run
+        finishes.
         """
         makers: dict[What, Callable[[Step], str]] = {
             What.SCHEMA: lambda step: self._register(wanted, step.where),
@@ -125,10 +127,10 @@ class SiteTopics:
             What.CONTRACT_TEST: lambda step: self._write_test(wanted, step),
         }
         for step in plan.steps:
-            if step.do in (Do.KEEP, Do.SKIP):
-                yield step
-            else:
-                yield step._replace(detail=makers[step.what](step))
+            done = step if step.do in (Do.KEEP, Do.SKIP) else step._replace(detail=makers[step.what](step))
+            if step.what is What.MIRROR:
+                self._check_copies(wanted.name, plan, present, step.where)
+            yield done
 
     def _register(self, wanted: NewTopic, where: str) -> str:
         with self._registry(where) as registry:
@@ -183,6 +185,12 @@ class SiteTopics:
 
             what = f"the mirrors have not made {wanted.name} in {where}; see `headrace mirror status`"
             return _wait(detail, what)
+
+    def _check_copies(self, topic: str, plan: Plan, present: Present, where: str) -> None:
+        has_copy = any(each.name == where and each.topic is not None for each in present.datacenters)
+        is_made = any(step.what is What.TOPIC and step.do is Do.MAKE for step in plan.steps)
+        mirrors = [each for each in self.context.mirrors if each.target == where]
+        check_copies(topic, mirrors, is_new=has_copy and is_made)
 
     def _load(self, wanted: NewTopic, present: Present, step: Step) -> str:
         stored = {} if present.load is None else self._agent.load(wanted.name)
