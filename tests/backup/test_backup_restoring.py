@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from fix_cli import command_runner
 from fix_log import build
 from headrace.agent.errors import AgentStateError
 from headrace.agent.home import check_restored
@@ -26,7 +27,7 @@ from headrace.site.errors import SiteError
 
 BROKER = "east-broker-1"
 DATA = "data/east/broker-1"
-SITE_TEXT = "datacenters: {}\n"
+SITE_TEXT = "block: 3\n"
 
 
 class Killed(BaseException):
@@ -98,6 +99,29 @@ def test_a_home_in_which_its_hdfs_cannot_start_is_refused_at_once(backup: Path, 
     with pytest.raises(SiteError, match=r"the home, .*with space.* has a space .*restore --into a folder"):
         restore(backup, home)
     assert not home.exists()
+
+
+@pytest.mark.parametrize(
+    ("listen", "next_step"),
+    [
+        ("127.4.0.11:9092", "`headrace up` starts what the site describes"),
+        ("10.0.0.5:9092", f"does not describe {BROKER}: start the agent of this home, and `terraform apply`"),
+    ],
+)
+def test_a_restore_says_what_starts_the_units_again(
+    backup: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    listen: str,
+    next_step: str,
+) -> None:
+    """`headrace up` would start empty brokers at other addresses in a home of Terraform's."""
+    configurations = {BROKER: {"kind": "broker", "listen": listen}}
+    manifest.save(backup, dataclasses.replace(manifest.load(backup), configurations=configurations))
+    done = command_runner(monkeypatch, capsys)("restore", backup, "--into", tmp_path / "home")
+    assert done.exit_code == 0 and next_step in done.out, done
+    assert ("`headrace up` starts" in done.out) == (listen == "127.4.0.11:9092")
 
 
 def test_no_other_command_starts_a_home_that_is_restored(backup: Path, tmp_path: Path) -> None:

@@ -216,8 +216,30 @@ def restore(
     out.print(
         f"restored {counted(len(restored.manifest.files), 'file')}, "
         f"{in_bytes(restored.manifest.size_bytes)}, to {restored.home}; "
-        "`headrace up` starts what the site describes",
+        f"{_next_step(restored.home, restored.manifest)}",
         markup=False,
+    )
+
+
+def _next_step(home: Path, made: Manifest) -> str:
+    """Returns what starts the units again. A site that describes other ones would begin with empty logs."""
+    from headrace.site.errors import SiteError
+    from headrace.site.site import Site
+
+    up = "`headrace up` starts what the site describes"
+    try:
+        site = Site.load(home)
+    except SiteError:
+        return up
+    described = {str(address) for each in site.datacenters for address in each.brokers.values()}
+    brokers = {name: of for name, of in made.configurations.items() if of.get("kind") == "broker"}
+    others = [name for name, of in brokers.items() if of.get("listen") not in described]
+    if not others:
+        return up
+    return (
+        f"its site.yaml, or the default, does not describe {', '.join(others[:3])}"
+        f"{f' and {len(others) - 3} more' if len(others) > 3 else ''}: start the agent of this home, and "
+        "`terraform apply` makes them again, with this data; `headrace up` would start another site"
     )
 
 
