@@ -18,6 +18,7 @@ from fix_log import build
 from headrace.agent.errors import AgentStateError
 from headrace.agent.home import check_restored
 from headrace.backup import crash, manifest
+from headrace.backup.errors import HalfBackupError
 from headrace.backup.manifest import Manifest, Piece
 from headrace.backup.pace import Pace
 from headrace.backup.restoring import restore
@@ -99,6 +100,16 @@ def test_a_home_in_which_its_hdfs_cannot_start_is_refused_at_once(backup: Path, 
     with pytest.raises(SiteError, match=r"the home, .*with space.* has a space .*restore --into a folder"):
         restore(backup, home)
     assert not home.exists()
+
+
+def test_the_folder_that_holds_the_backups_is_told_from_half_a_backup(backup: Path, tmp_path: Path) -> None:
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    for name in ("2026-11-22T025630Z", "2026-11-23T025646Z"):
+        shutil.copytree(backup, shelf / name)
+    with pytest.raises(HalfBackupError, match=r"folder of backups: name one .*/2026-11-23T025646Z$"):
+        restore(shelf, tmp_path / "home")
+    assert not (tmp_path / "home").exists()
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,8 @@ def load(folder: Path) -> Manifest:
     if not folder.is_dir():
         raise HalfBackupError(f"{folder} is no backup: there is no such folder")
     if not path.is_file() or path.is_symlink():
+        if held := sorted(each.parent for each in folder.glob(f"*/{MANIFEST}")):
+            raise HalfBackupError(f"{folder} is a folder of backups: name one of them, such as {held[-1]}")
         raise HalfBackupError(
             f"{folder} has no {MANIFEST}: it is half a backup, or none. `headrace backup create` into its "
             "parent folder completes an interrupted one; `headrace backup list` shows the whole ones"
