@@ -7,7 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from fix_warehouse import BASE_TIME_MS, HOUR_MS, World, click
+from headrace.warehouse import compact, unsound
 from headrace.warehouse.api import compact_topics
+from headrace.warehouse.change import TopicTable
+from headrace.warehouse.manifest import DataFile
 from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.seal import NotSealedError, seal_hour
 
@@ -48,5 +51,33 @@ def test_a_file_with_other_values_is_neither_compacted_nor_sealed(world: World) 
     assert done.hours == (BASE_TIME_MS + HOUR_MS,), "the other hour is compacted"
     assert path in topic.log.state().files
     assert done.problems[0].startswith(f"2023-11-14T22: {path} has other bytes than when it")
+    with pytest.raises(NotSealedError, match="other bytes than when it was written"):
+        seal_hour(world.process.webhdfs_url, topic.name, BASE_TIME_MS, {})
+
+
+def test_a_file_that_changes_after_it_was_checked_is_not_compacted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark reads it once more: rot, or a change, between the two would get a checksum that fits."""
+    topic = world.topic("rots", partitions=1)
+    for number in range(2):
+        first = number * 100
+        topic.publish([click(each, BASE_TIME_MS + each * 1000) for each in range(first, first + 100)])
+        topic.load()
+    path = min(topic.log.state().files)
+    check, changed = unsound.refusal_of, with_other_numbers(world.hdfs.read(path))
+
+    def checked(table: TopicTable, file: DataFile) -> str:
+        found = check(table, file)
+        if file.path == path:
+            world.hdfs.write(path, changed, overwrite=True)
+        return found
+
+    monkeypatch.setattr(compact, "refusal_of", checked)
+    options = WarehouseOptions(**world.addresses, audit=False)
+    [done] = compact_topics(world.spark, options, [topic.name])
+    assert (done.hours, done.sequence) == ((), None)
+    assert done.problems[0].startswith(f"2023-11-14T22: {path} has other bytes than when it")
+    assert path in topic.log.state().files and not topic.log.staged_changes()
     with pytest.raises(NotSealedError, match="other bytes than when it was written"):
         seal_hour(world.process.webhdfs_url, topic.name, BASE_TIME_MS, {})

@@ -15,7 +15,7 @@ import pytest
 
 from drill.drill_tables import FolderHdfs
 from headrace.audit.topic.doubled import DoubledRun
-from headrace.warehouse import crash
+from headrace.warehouse import crash, doubles, unsound
 from headrace.warehouse.change import TopicTable
 from headrace.warehouse.checksums import checksum_of
 from headrace.warehouse.commitlog import CommitConflictError, CommitLog
@@ -164,6 +164,29 @@ def test_a_file_with_other_bytes_is_not_written_again(tmp_path: Path) -> None:
     done = dedupe_topic_hour(table, HOUR)
     assert f"{file.path} has other bytes than when it was written, so the hour stays" in done.problem
     assert (done.sequence, done.removed) == (None, 0)
+    with pytest.raises(NotSealedError, match="other bytes than when it was written"):
+        seal_in(table.log, {HOUR: {"counts": {"east": {"warehouse": 16}}}})
+
+
+def test_a_file_that_changes_after_it_was_checked_is_not_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dedupe reads it once more: rot, or a change, between the two would get a checksum that fits."""
+    table = table_of(tmp_path, FIRST, AGAIN)
+    file = max(table.log.state().files.values(), key=lambda file: file.path)
+    check, changed = unsound.refusal_of, parquet([*AGAIN[:3], (1, 111, "c"), (1, 112, "c"), AGAIN[5]])
+
+    def checked(table: TopicTable, checked: DataFile) -> str:
+        found = check(table, checked)
+        if checked == file:
+            table.hdfs.write(file.path, changed, overwrite=True)
+        return found
+
+    monkeypatch.setattr(doubles, "refusal_of", checked)
+    done = dedupe_topic_hour(table, HOUR)
+    assert f"{file.path} has other bytes than when it was written, so the hour stays" in done.problem
+    assert (done.sequence, done.removed) == (None, 0)
+    assert file.path in table.log.state().files and not table.log.staged_changes()
     with pytest.raises(NotSealedError, match="other bytes than when it was written"):
         seal_in(table.log, {HOUR: {"counts": {"east": {"warehouse": 16}}}})
 

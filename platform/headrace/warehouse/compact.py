@@ -1,7 +1,8 @@
 """Compaction: an hour's many small files become few, through the commit log.
 
 Owns the choice of files and the rewriting. Files that are not as they were written stay as they are, with
-their problem. The rows are counted before and after, and must be the same. The old files go to the trash; a
+their problem; where one changes while it is rewritten, nothing is committed. The rows are counted before and
+after, and must be the same. The old files go to the trash; a
 reader that began with them finds them missing and has to start again.
 """
 
@@ -113,16 +114,20 @@ def _together(topic: str, done: Sequence[CompactResult]) -> CompactResult:
 def _compacted(spark: "SparkSession", table: TopicTable, found: Chosen) -> CompactResult:
     problems = _problems(table, found)
     chosen = {key: files for key, files in found.items() if key not in problems}
-    # Not those of files that another change has removed meanwhile.
-    now = table.log.state().files if problems else {}
-    told = tuple(text for key, text in problems.items() if all(file.path in now for file in found[key]))
+    told = _told(table, found, problems)
     if not chosen:
         return CompactResult(table.topic, problems=told)
     old = [file for files in chosen.values() for file in files]
     change = Change(table, "compact")
     with change.discarded_on_error():
         new = _rewrite(spark, change, chosen)
-        _check_same_rows(table, old, new)
+        # What changed before it was rewritten is still changed: bytes that are sound now were read soundly.
+        changed = _told(table, chosen, _problems(table, chosen))
+        if not changed:
+            _check_same_rows(table, old, new)
+    if changed:
+        table.log.discard(change.change_id)
+        return CompactResult(table.topic, problems=(*told, *changed))
     manifest = _commit(change, old, new)
     return CompactResult(
         topic=table.topic,
@@ -144,6 +149,12 @@ def _problems(table: TopicTable, chosen: Chosen) -> dict[_Key, str]:
         if refusal := next(filter(None, (refusal_of(table, file) for file in files)), ""):
             found[key] = refusal
     return found
+
+
+def _told(table: TopicTable, chosen: Chosen, problems: Mapping[_Key, str]) -> tuple[str, ...]:
+    """Returns the problems without those of files that another change has removed meanwhile."""
+    now = table.log.state().files if problems else {}
+    return tuple(text for key, text in problems.items() if all(file.path in now for file in chosen[key]))
 
 
 def _rewrite(spark: "SparkSession", change: Change, chosen: Chosen) -> list[DataFile]:

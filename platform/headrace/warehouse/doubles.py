@@ -118,8 +118,7 @@ def dedupe_topic_hour(table: TopicTable, hour_ms: int) -> DedupeResult:
     assert found is not None
     rows, is_extra = found
     # Changed bytes may be another event's guid, and would get a checksum that fits.
-    involved = [files[number] for number in np.unique(rows.file).tolist()]
-    if refusal := next(filter(None, (refusal_of(table, file) for file in involved)), ""):
+    if refusal := _refusal(table, [files[number] for number in np.unique(rows.file).tolist()]):
         return DedupeResult(table.topic, hour_ms, problem=refusal)
     change = Change(table, "dedupe")
     with change.discarded_on_error():
@@ -128,7 +127,13 @@ def dedupe_topic_hour(table: TopicTable, hour_ms: int) -> DedupeResult:
             (files[number], _without(change, files[number], rows.position[is_extra & (rows.file == number)]))
             for number in harmed
         ]
+        # What changed before it was written again is still changed: what is sound now was read soundly.
+        refusal = _refusal(table, [files[number] for number in harmed])
     removed = tuple(files[number].path for number in harmed)
+    # Not what another change has removed meanwhile: the commit says that.
+    if refusal and table.log.state().files.keys() >= set(removed):
+        table.log.discard(change.change_id)
+        return DedupeResult(table.topic, hour_ms, problem=refusal)
     removed_ranges = tuple(
         LoadedRange(run.log_partition, run.first_offset, run.last_offset + 1, log=log)
         for log in sorted({files[number].log for number in harmed})
@@ -151,6 +156,11 @@ def dedupe_topic_hour(table: TopicTable, hour_ms: int) -> DedupeResult:
 
     manifest = change.commit(rebase)
     return DedupeResult(table.topic, hour_ms, manifest.sequence, doubles.extra)
+
+
+def _refusal(table: TopicTable, files: Iterable[DataFile]) -> str:
+    """Reads files, and returns what is wrong with the first one that is not as it was written; or ""."""
+    return next(filter(None, (refusal_of(table, file) for file in files)), "")
 
 
 def removed_offsets(manifests: Iterable[Manifest]) -> dict[int, Any]:
