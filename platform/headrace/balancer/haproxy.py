@@ -28,6 +28,7 @@ from headrace.balancer.haproxy_config import (
     parse_figures,
     parse_servers,
 )
+from headrace.balancer.names import FrontNames
 from headrace.process.text import has_control
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,9 @@ class HaproxyEngine:
         self._program = program
         self._settings = settings
         self._configuration = directory / "haproxy.cfg"
-        self._backends: tuple[Backend, ...] = ()
+        self._names = FrontNames()
+        self._wanted: tuple[Backend, ...] = ()
+        self._backends: tuple[Backend, ...] = ()  # of these, those whose addresses are known
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
@@ -92,21 +95,28 @@ class HaproxyEngine:
     async def apply(self, backends: Sequence[Backend]) -> None:
         """Makes these the backends; once it returns, none that drains gets a new connection.
 
-        Raises `BalancerError`, `OSError`.
+        One whose name means nothing gets none either, and holds up no other one. Raises `BalancerError`,
+        `OSError`.
         """
+        self._wanted = tuple(backends)
+        resolved = await self._names.resolved(backends)
         present = parse_servers(await self._send(f"show servers state {POOL}"))
-        for command in commands(present, backends):
+        for command in commands(present, resolved):
             response = (await self._send(command)).strip()
             if response not in _SUCCESS and not response.startswith(_CHANGED_ADDRESS):
                 raise BalancerError(f"HAProxy answered {command!r} with {response!r}")
-        if tuple(backends) != self._backends:
-            self._backends = tuple(backends)
+        if resolved != self._backends:
+            self._backends = resolved
             self._write()
 
     async def figures(self) -> dict[int, BackendFigures]:
         found = parse_figures(await self._send("show stat"))
+        unknown = {
+            each.broker_id: BackendFigures(False, 0, 0, 0, 0, 0, self._names.problem_of(each.address[0]))
+            for each in self._wanted
+        }
         by_name = {backend.name: backend.broker_id for backend in self._backends}
-        return {by_name[name]: figures for name, figures in found.items() if name in by_name}
+        return unknown | {by_name[name]: figures for name, figures in found.items() if name in by_name}
 
     async def reload(self) -> None:
         """Lets a new worker process take over the listening sockets; the old one serves its open connections.
