@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from headrace.agent.airflow_environment import AirflowProbe
-from headrace.agent.probes import BalancerProbe, HdfsProbe, HttpProbe, PostgresqlProbe, Probe
+from headrace.agent.probes import (
+    BalancerProbe,
+    BrokerProbe,
+    HdfsProbe,
+    HttpProbe,
+    PostgresqlProbe,
+    Probe,
+    ZooKeeperProbe,
+)
+from headrace.site.addresses import Address
 
 ServePage = Callable[[bytes], str]
 PAGES = (
@@ -64,6 +73,23 @@ def test_a_page_of_any_content_is_a_problem(serve: ServePage, page: bytes) -> No
     probes: tuple[Probe, ...] = (HdfsProbe(url), BalancerProbe(url), AirflowProbe(url, "scheduler"))
     for probe in probes:
         assert probe.check(), probe
+
+
+@pytest.mark.parametrize("host", ["east..example.com", "a" * 64 + ".example.com"])
+def test_a_host_that_can_have_no_address_is_a_problem(host: str) -> None:
+    """Python says that by an error that is none of the network's."""
+    address, url = Address(host, 9092), f"http://{host}:8080"
+    probes: tuple[Probe, ...] = (
+        BrokerProbe(address, 1),
+        ZooKeeperProbe(address),
+        HttpProbe(url),
+        HdfsProbe(url),
+        BalancerProbe(url),
+        AirflowProbe(url, "scheduler"),
+    )
+    for probe in probes:
+        problem = probe.check()
+        assert problem and host in problem and "can't be the name of a host" in problem, problem
 
 
 def test_a_healthy_page_is_none(serve: ServePage) -> None:

@@ -42,7 +42,7 @@ class ZooKeeperProbe:
                 response = b""
                 while len(response) < RESPONSE_MAX_BYTES and (data := connection.recv(4096)):
                     response += data
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             return f"{self.address} {_problem_of(error)}"
         if b"Mode:" in response:
             return None
@@ -62,7 +62,7 @@ class BrokerProbe:
             # While a broker starts, connections are refused; a client would retry.
             with socket.create_connection(self.address, timeout=PROBE_TIMEOUT_S):
                 pass
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             return f"{self.address} {_problem_of(error)}"
         # Imported here because it takes half a second, and only probes of brokers need it.
         from headrace.client.admin import Admin
@@ -201,10 +201,15 @@ class HdfsProbe:
 
 
 def get(url: str, *, timeout_s: float = PROBE_TIMEOUT_S) -> httpx.Response:
-    """Requests a page of a unit. Raises `httpx.HTTPError`."""
-    # Loading certificate authorities, which plain HTTP does not need, takes as long as fifty requests.
-    return httpx.get(url, timeout=timeout_s, trust_env=False, verify=not url.startswith("http:"))
+    """Requests a page of a unit. Raises `httpx.HTTPError`, also for a host that can have no address."""
+    try:
+        # Loading certificate authorities, which plain HTTP does not need, takes as long as fifty requests.
+        return httpx.get(url, timeout=timeout_s, trust_env=False, verify=not url.startswith("http:"))
+    except (UnicodeError, httpx.InvalidURL) as error:
+        raise httpx.ConnectError(_problem_of(error)) from None
 
 
-def _problem_of(error: OSError) -> str:
+def _problem_of(error: OSError | UnicodeError | httpx.InvalidURL) -> str:
+    if not isinstance(error, OSError):
+        return f"can't be the name of a host: {error}"
     return "does not respond" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
