@@ -44,7 +44,8 @@ def test_brokers_come_and_go_by_their_names(engine: str, zookeeper: ZooKeeperRoo
             balancer.wait_serving(1, 2)
             assert balancer.status()["problem"] is None
             wait_until(
-                lambda: balancer.backends()[3]["check"] not in ("", "not checked yet"), "it has a cause"
+                lambda: balancer.backends()[3].get("check", "") not in ("", "not checked yet"),
+                "it has a cause",
             )
             assert not balancer.backends()[3]["is_up"]
             second.stop()
@@ -54,6 +55,28 @@ def test_brokers_come_and_go_by_their_names(engine: str, zookeeper: ZooKeeperRoo
     finally:
         for broker in (first, second):
             broker.kill()
+        balancer.stop()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_name_that_no_host_can_have_ends_no_check(
+    engine: str, zookeeper: ZooKeeperRoom, tmp_path: Path
+) -> None:
+    """Before, that broker was never looked at again, and no broker whose front was withdrawn since."""
+    if engine == "haproxy" and shutil.which("haproxy", path="/usr/sbin:/usr/bin:/usr/local/sbin") is None:
+        pytest.skip("haproxy is not installed")
+    balancer = BalancerProcess(engine, zookeeper.hosts, tmp_path)
+    try:
+        with zookeeper.session() as session:
+            fronts = FrontRegistry(session)
+            held = [fronts.announce(Front(1, "no..body", 9093)), fronts.announce(Front(2, "127.0.0.1", 9))]
+            wait_until(lambda: {1, 2} <= balancer.backends().keys(), "the fronts are seen")
+            wait_until(lambda: "label empty" in balancer.backends()[1].get("check", ""), "the cause is shown")
+            for each in held:
+                each.release()
+                time.sleep(1.5)
+            wait_until(lambda: set(balancer.withdrawn().values()) == {"not running"}, "both are looked at")
+    finally:
         balancer.stop()
 
 

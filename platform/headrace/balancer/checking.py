@@ -24,8 +24,8 @@ async def check(address: HostPort) -> str:
             response = await reader.readexactly(FRAME_LENGTH_BYTES + len(CHECK_RESPONSE))
     except TimeoutError:
         return NO_RESPONSE
-    except (OSError, asyncio.IncompleteReadError) as error:
-        return str(error)
+    except (OSError, UnicodeError, asyncio.IncompleteReadError) as error:
+        return str(error)  # a UnicodeError: a host that can have no address
     finally:
         if writer is not None:
             # The rest of the response is not read, so the connection cannot be closed in order.
