@@ -127,7 +127,7 @@ class Gate:
         query = scope.get("query_string", b"").decode("ascii", "replace")
         fields |= {"path": scope["path"], "query": query, "status": status, "body_sha256": digest.hex()}
         try:
-            self._actions.write(**fields)
+            self._actions.write(uses_reserve=role is Role.OPERATE, **fields)
         except (SiteError, OSError) as error:
             # The change has been made: an answer that never comes would only make the operator repeat it.
             logger.error("an action could not be recorded: %s: %s", error, json.dumps(fields))

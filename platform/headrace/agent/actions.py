@@ -40,13 +40,18 @@ class ActionLog:
         self._refusals = 0
         self._refusals_written_s = -REFUSALS_EVERY_S
 
-    def write(self, **fields: Any) -> None:
-        """Appends a line with these fields, after the time. Raises `DiskFullError`, `OSError`."""
+    def write(self, *, uses_reserve: bool = True, **fields: Any) -> None:
+        """Appends a line with these fields, after the time. `uses_reserve`: on a full disk, too. What was
+        refused has not: strangers could use up what the operator needs. Raises `DiskFullError`, `OSError`.
+        """
         time_text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now_s()))
         line = json.dumps({"time": time_text, **fields}) + "\n"
         with self._lock:
             self._rotate(len(line))
-            write_with_reserve(self._path, lambda: self._append(line.encode()))
+            if uses_reserve:
+                write_with_reserve(self._path, lambda: self._append(line.encode()))
+            else:
+                self._append(line.encode())
 
     def _append(self, line: bytes) -> None:
         file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -63,8 +68,9 @@ class ActionLog:
         self._refusals += 1
         if self._monotonic_s() - self._refusals_written_s >= REFUSALS_EVERY_S:
             self._refusals_written_s = self._monotonic_s()
-            count, self._refusals = self._refusals, 0
-            self.write(outcome="unauthorized", requests=count, last=f"{method} {path[:200]}", address=address)
+            count, last = self._refusals, f"{method} {path[:200]}"
+            self.write(uses_reserve=False, outcome="unauthorized", requests=count, last=last, address=address)
+            self._refusals -= count  # they are counted on while they cannot be written
 
     def _rotate(self, more_bytes: int) -> None:
         try:
