@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from fix_broker import BrokerProcess
+from fix_ports import free_port
+from fix_zookeeper import ZooKeeperRoom
 from headrace.broker.options import BrokerOptions
 from headrace.broker.settings.setting import ConfigError
+from headrace.coordination.fronts import Front, FrontRegistry
 
 
 def options(**given: Any) -> BrokerOptions:
@@ -46,6 +50,20 @@ def test_all_addresses_are_listened_on_and_one_is_shown() -> None:
     )
     assert made.front_address(("0.0.0.0", 34567)) == ("broker-1", 34567)
     assert made.front_address(("127.0.0.9", 34567)) == ("127.0.0.9", 34567)
+
+
+def test_a_front_on_all_addresses_is_reached_where_clients_are(
+    zookeeper: ZooKeeperRoom, tmp_path: Path
+) -> None:
+    """Before, its address in ZooKeeper was 0.0.0.0: a balancer on another host looked for it on its own."""
+    broker, port = BrokerProcess(1, tmp_path, zookeeper.hosts, "test", {}), free_port()
+    broker.extra_arguments = ["--front-listen", f"0.0.0.0:{port}", "--front-advertise", "127.0.0.1:9092"]
+    try:
+        broker.start()
+        with zookeeper.session() as session:
+            assert FrontRegistry(session).live() == [Front(1, "127.0.0.1", port)]
+    finally:
+        broker.kill()
 
 
 def test_the_command_says_what_to_give() -> None:

@@ -44,6 +44,6 @@ class BrokerOptions:
 
     def front_address(self, bound: Address) -> Address:
         """Returns where a balancer reaches the front listener, which is `bound`: on all addresses of this
-        machine it is reached at the one that is advertised."""
+        machine it is reached at the one that clients see."""
         host, port = bound
-        return (self.advertise[0] if self.advertise and is_wildcard(host) else host), port
+        return ((self.advertise or self.listen)[0] if is_wildcard(host) else host), port
