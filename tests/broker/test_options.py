@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,34 @@ def test_a_front_on_all_addresses_is_reached_where_clients_are(
             assert FrontRegistry(session).live() == [Front(1, "127.0.0.1", port)]
     finally:
         broker.kill()
+
+
+def test_a_page_whose_address_is_taken_is_named(zookeeper: ZooKeeperRoom, tmp_path: Path) -> None:
+    """Before, only `Address already in use` was said, of three addresses that a broker has."""
+    common = ["--listen", f"127.0.0.1:{free_port()}", "--zookeeper", zookeeper.hosts]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        status = f"127.0.0.1:{taken.getsockname()[1]}"
+        for module, options in (
+            ("headrace.broker", ["--broker-id", "1", "--datacenter", "east", "--data-dir", str(tmp_path)]),
+            ("headrace.balancer", ["--directory", str(tmp_path), "--engine", "embedded"]),
+        ):
+            command = [sys.executable, "-m", module, *common, *options, "--status", status]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            assert done.returncode == 1
+            problem = f"cannot serve its status on {status}: Address already in use"
+            assert done.stderr.endswith(f": {problem}; is another process there?\n")
+
+
+def test_a_name_to_listen_on_that_no_host_has_is_named(tmp_path: Path) -> None:
+    """Before: `Unknown error -2; is another process there?`"""
+    command = [sys.executable, "-m", "headrace.broker", "--broker-id", "1", "--datacenter", "east"]
+    command += ["--listen", "nobody.invalid:9092", "--zookeeper", "127.0.0.1:1", "--data-dir", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "broker 1: cannot listen on nobody.invalid:9092: this machine has no such address, or no name server "
+        "knows the name\n"
+    )
 
 
 def test_the_command_says_what_to_give() -> None:

@@ -122,7 +122,11 @@ def serve(broker: Broker, status: str | None) -> None:
     if status is None:
         broker.run()
         return
-    server = StatusServer(status, broker.status, page, metrics=metrics)
+    try:
+        server = StatusServer(status, broker.status, page, metrics=metrics)
+    except OSError as error:
+        problem = f"cannot serve its status on {status}: {error.strerror or error}"
+        raise OSError(error.errno, f"{problem}; is another process there?") from None
     try:
         broker.run()
     finally:

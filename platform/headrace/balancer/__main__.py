@@ -103,9 +103,13 @@ async def _serve(options: argparse.Namespace) -> None:
     if options.status:
         statistics: HostPort | None = options.statistics if engine.kind == HaproxyEngine.kind else None
         url = f"http://{text_of(statistics)}/" if statistics else None
-        server = StatusServer(
-            options.status, control.status, partial(page, statistics_url=url), metrics=metrics
-        )
+        try:
+            server = StatusServer(
+                options.status, control.status, partial(page, statistics_url=url), metrics=metrics
+            )
+        except OSError as error:
+            problem = f"cannot serve its status on {options.status}: {error.strerror or error}"
+            raise BalancerError(f"{problem}; is another process there?") from None
     running = asyncio.create_task(control.run())
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:

@@ -35,8 +35,12 @@ class Listener:
         try:
             self._socket = socket.create_server((host, port), backlog=BACKLOG, reuse_port=False)
         except OSError as error:
-            problem = f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}"
-            raise OSError(error.errno, f"{problem}; is another process there?") from None
+            number = error.errno or 0
+            if number < 0:  # of getaddrinfo(3)
+                problem = "this machine has no such address, or no name server knows the name"
+            else:
+                problem = f"{os.strerror(number)}; is another process there?"
+            raise OSError(number, f"cannot listen on {host}:{port}: {problem}") from None
         self._socket.setblocking(False)
         _set_options(self._socket, connections.limits.send_stall_max_s)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
