@@ -5,13 +5,18 @@ Owns the walk and the order of flushes. Callers decide what is written, and wher
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
+from headrace.agent.errors import AgentStateError
 from headrace.agent.reserve import write_with_reserve
+
+logger = logging.getLogger(__name__)
 
 NEW: Final = ".new"
 
@@ -34,18 +39,35 @@ def folder_size_bytes(folder: Path) -> int:
     return total
 
 
-def write_files(files: Mapping[Path, str]) -> None:
+def write_files(files: Mapping[Path, str], kept_before: Mapping[Path, Path] = MappingProxyType({})) -> None:
     """Writes files (path → text), and the folders that they need. They may hold passwords: only this user can
-    read them.
+    read them. Brings the folders of `kept_before` (`UnitProcess`) that are not there yet.
 
-    A file that holds its text already is not written: that needs no room on a full disk. Raises as
-    `write_durably` does.
+    A file that holds its text already is not written: that needs no room on a full disk. Raises
+    `AgentStateError`, and as `write_durably` does.
     """
+    for folder, before in kept_before.items():
+        _bring(folder, before)
     for path, text in files.items():
         if holds(path, text):
             path.chmod(0o600)
         else:
             write_durably(path, text, is_durable=False)
+
+
+def _bring(folder: Path, before: Path) -> None:
+    """Moves a folder of data to its place. Raises `AgentStateError`: without it the unit would begin anew."""
+    if folder.exists() or not before.is_dir():
+        return
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        before.rename(folder)
+    except OSError as error:
+        raise AgentStateError(
+            f"{before} holds data of a unit, written by an earlier version, and cannot be moved to {folder}: "
+            f"{error.strerror}; move it there"
+        ) from error
+    logger.warning("%s, where an earlier version kept it, is %s now", before, folder)
 
 
 def holds(path: Path, text: str) -> bool:

@@ -120,7 +120,7 @@ def run(name: str, configuration: Configuration, home: Path) -> NoReturn:
     """Replaces this process by the unit's process. Raises `SiteError` for what this host does not have."""
     unit = unit_of(name, configuration, Host.here(home))
     try:
-        write_files(unit.files)
+        write_files(unit.files, unit.kept_before)
         record = {"name": name, "configuration": configuration.model_dump(mode="json")}
         write_durably(home / RECORD, json.dumps(record), is_durable=False)
     except OSError as error:

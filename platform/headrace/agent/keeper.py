@@ -296,7 +296,7 @@ class Keeper:
             self._ensure_daemon()
             self._supervisor.remove(name)
             self._reached("stopped")
-            write_files(unit.files)
+            write_files(unit.files, unit.kept_before)
             with self._shared:
                 self._supervisor.reload(self._units.values())
                 self._supervisor.add(name)

@@ -37,6 +37,7 @@ from headrace.agent.probes import (
     PostgresqlProbe,
     ZooKeeperProbe,
 )
+from headrace.agent.properties import misread, properties_text
 from headrace.agent.unit import Unit, UnitProcess
 from headrace.postgresql.place import SOCKET_NAME, database_url, socket_folder
 from headrace.process.nearest import question
@@ -121,10 +122,12 @@ def _zookeeper(name: str, configuration: ZooKeeperConfiguration, host: Host) -> 
         listens=(configuration.listen,),
         probe=ZooKeeperProbe(configuration.listen),
         files={
-            zoo_cfg: "".join(f"{key}={value}\n" for key, value in settings.items()),
+            zoo_cfg: properties_text(settings),
             log4j: _LOG4J_TO_CONSOLE,
         },
         data_dir=directory,
+        # Its files had no escapes before.
+        kept_before={directory / "data": misread(directory / "data")},
     )
 
 

@@ -24,7 +24,8 @@ class UnitProcess:
     """How a unit's process is started and probed: what its kind decides.
 
     `files` are written before the start: path → text. `data_dir` belongs to this unit alone. `page_url`: its
-    page for people, None if it has none.
+    page for people, None if it has none. `kept_before`: folder → where an earlier version had it, from where
+    it is brought before the start.
     """
 
     command: tuple[str, ...]
@@ -32,6 +33,7 @@ class UnitProcess:
     probe: Probe
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[Path, str] = field(default_factory=dict)
+    kept_before: Mapping[Path, Path] = field(default_factory=dict)
     start_timeout_s: float = 60.0
     stop_timeout_s: int = 15
     stop_signal: str = "TERM"

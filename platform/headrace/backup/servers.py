@@ -91,7 +91,7 @@ def postgresql(directory: Path, home: Path, python: Path) -> Iterator[Path]:
 def _running(name: str, configuration: Configuration, directory: Path, home: Path) -> Iterator[None]:
     unit = unit_of(name, configuration, Host.here(home))
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_files(unit.files)
+    write_files(unit.files, unit.kept_before)
     # Beside its data: PostgreSQL refuses a folder with files of others.
     log = directory.with_name(f"{directory.name}.log")
     with log.open("wb") as output:
