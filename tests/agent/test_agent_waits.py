@@ -47,7 +47,8 @@ def test_a_unit_at_a_name_that_no_host_can_have_hides_no_other_one(agent: Runnin
     eventually(lambda: agent.states()["one"].is_running)
     found = {report.name: report.problem for report in agent.client.units()}
     assert found["two"] is None
-    assert "east..example.com" in (found["one"] or "") and "can't be the name of a host" in found["one"]
+    problem = found["one"] or ""
+    assert "east..example.com" in problem and "can't be the name of a host" in problem
     agent.end()
     agent.supervisor.shut_down()
     agent.start()
