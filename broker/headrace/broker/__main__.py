@@ -125,8 +125,10 @@ def serve(broker: Broker, status: str | None) -> None:
     try:
         server = StatusServer(status, broker.status, page, metrics=metrics)
     except OSError as error:
-        problem = f"cannot serve its status on {status}: {error.strerror or error}"
-        raise OSError(error.errno, f"{problem}; is another process there?") from None
+        raise OSError(
+            error.errno,
+            f"cannot serve its status on {status}: {error.strerror or error}; is another process there?",
+        ) from None
     try:
         broker.run()
     finally:

@@ -108,8 +108,10 @@ async def _serve(options: argparse.Namespace) -> None:
                 options.status, control.status, partial(page, statistics_url=url), metrics=metrics
             )
         except OSError as error:
-            problem = f"cannot serve its status on {options.status}: {error.strerror or error}"
-            raise BalancerError(f"{problem}; is another process there?") from None
+            raise BalancerError(
+                f"cannot serve its status on {options.status}: {error.strerror or error}; is another process "
+                "there?"
+            ) from None
     running = asyncio.create_task(control.run())
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:

@@ -36,11 +36,13 @@ class Listener:
             self._socket = socket.create_server((host, port), backlog=BACKLOG, reuse_port=False)
         except OSError as error:
             number = error.errno or 0
+            problem = f"cannot listen on {host}:{port}: {os.strerror(number)}; is another process there?"
             if number < 0:  # of getaddrinfo(3)
-                problem = "this machine has no such address, or no name server knows the name"
-            else:
-                problem = f"{os.strerror(number)}; is another process there?"
-            raise OSError(number, f"cannot listen on {host}:{port}: {problem}") from None
+                problem = (
+                    f"cannot listen on {host}:{port}: this machine has no such address, or no name server "
+                    "knows the name"
+                )
+            raise OSError(number, problem) from None
         self._socket.setblocking(False)
         _set_options(self._socket, connections.limits.send_stall_max_s)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
