@@ -5,6 +5,7 @@ from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, Cre
 from kio.schema.delete_topics.v5.request import DeleteTopicsRequest
 from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
+from kio.schema.describe_log_dirs.v4.request import DescribableLogDirTopic, DescribeLogDirsRequest
 from kio.schema.incremental_alter_configs.v1.request import (
     AlterableConfig,
     AlterConfigsResource,
@@ -104,3 +105,14 @@ def test_the_cluster_is_described(client: RawClient, one_broker: BrokerCluster) 
     assert [(each.broker_id, each.port, each.rack) for each in answer.brokers] == [
         (1, one_broker[1].port, "test")
     ]
+
+
+def test_log_directories_of_a_topic_that_is_named_twice(client: RawClient) -> None:
+    """As in Apache Kafka; before, only the partitions of the last one were described."""
+    client.create_topic("named-twice", partitions=3)
+    named = tuple(
+        DescribableLogDirTopic(topic=TopicName("named-twice"), partitions=(i32(index),)) for index in (2, 0)
+    )
+    answer = client.call(DescribeLogDirsRequest(topics=named))
+    found = [part.partition_index for topic in answer.results[0].topics for part in topic.partitions]
+    assert sorted(found) == [0, 2]

@@ -29,10 +29,11 @@ UNKNOWN = -1
 def handle(state: BrokerState, request: Request) -> Callable[[], Tree]:
     """Returns how to make the response: a thread asks the file system."""
     wanted = request.body.topics
-    named = None if wanted is None else {topic.topic: set(topic.partitions) for topic in wanted}
+    # A topic may be named several times, with other partitions each.
+    named = None if wanted is None else {(topic.topic, at) for topic in wanted for at in topic.partitions}
 
     def is_wanted(topic: str, index: int) -> bool:
-        return named is None or index in named.get(topic, ())
+        return named is None or (topic, index) in named
 
     stored = [
         StoredReplica(each.name, each.log.size_bytes, each.log.start_address, each.log.end_address, 0)
