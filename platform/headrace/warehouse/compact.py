@@ -2,8 +2,8 @@
 
 Owns the choice of files and the rewriting. Files that are not as they were written stay as they are, with
 their problem; where one changes while it is rewritten, nothing is committed. The rows are counted before and
-after, and must be the same. The old files go to the trash; a
-reader that began with them finds them missing and has to start again.
+after, and must be the same. The old files go to the trash; a reader that began with them finds them missing
+and has to start again.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
