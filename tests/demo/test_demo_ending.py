@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from headrace.demo.commands import as_typed
 from headrace.demo.ending import print_last_line
 from headrace.demo.flow import FlowResult
 from headrace.demo.screen import Screen
@@ -46,3 +48,12 @@ def test_lines_that_do_not_parse_are_in_the_last_line(
     screen = Screen(Console(file=text, width=200))
     assert print_last_line(result_of(published, unparsable), [], screen, is_complete=is_complete) == code
     assert text.getvalue().strip().startswith(begin)
+
+
+def test_commands_name_a_home_that_is_not_the_checkouts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert as_typed("headrace status", tmp_path / ".headrace") == ".venv/bin/headrace status"
+    other = tmp_path / "other"
+    assert as_typed("headrace status", other) == f"HEADRACE_HOME={other} .venv/bin/headrace status"

@@ -56,6 +56,10 @@ class Cluster:
     def alter_configs(self, _topic: str, changes: Mapping[str, str | None]) -> None:
         self.settings.update(changes)
 
+    def append_configs(self, _topic: str, words: Mapping[str, str]) -> None:
+        for name, added in words.items():
+            self.settings[name] = ",".join(filter(None, [self.settings.get(name), added]))
+
 
 def drained(admin: ReplicaAdmin) -> None:
     drain(admin, 2, timeout_s=0.0, throttle_bytes_per_s=1_000)

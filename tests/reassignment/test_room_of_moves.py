@@ -100,6 +100,8 @@ class Cluster:
 
     def alter_configs(self, _topic: str, _changes: Any) -> None: ...
 
+    def append_configs(self, _topic: str, _words: Any) -> None: ...
+
     def elect_preferred(self, _keys: Any) -> dict[Key, Any]:
         return {}
 

@@ -84,6 +84,11 @@ class Cluster:
         known: dict[str, Any] = {**self.settings.get(topic, {}), **changes}
         self.settings[topic] = {name: value for name, value in known.items() if value is not None}
 
+    def append_configs(self, topic: str, words: Mapping[str, str]) -> None:
+        settings = self.settings.setdefault(topic, {})
+        for name, added in words.items():
+            settings[name] = ",".join(filter(None, [settings.get(name), added]))
+
     def elect_preferred(self, _keys: Any) -> dict[Key, Any]:
         return {}
 

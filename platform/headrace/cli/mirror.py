@@ -100,7 +100,7 @@ def accept_gap(
                 "Are those loaded, and shall the copy continue?"
             )
         # Not read and written again: another command may accept another gap of the topic meanwhile.
-        admin.append_config(topic, gaps.SETTING, gaps.to_text([gaps.AcceptedGap(copy, start, end)]))
+        admin.append_configs(topic, {gaps.SETTING: gaps.to_text([gaps.AcceptedGap(copy, start, end)])})
     if json:
         print_json(
             {"topic": topic, "partition": partition, "target_partition": copy, "from": start, "to": end}

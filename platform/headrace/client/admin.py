@@ -276,9 +276,9 @@ class Admin:
         build, results_of = altering(TOPIC_RESOURCE, topic, changes, validate_only=validate_only)
         self._requests.change(ApiKey.INCREMENTAL_ALTER_CONFIGS, build, results_of)
 
-    def append_config(self, topic: str, setting: str, value: str) -> None:
-        """Adds words to a setting that is a list, if it lacks them; others may do so at the same time."""
-        build, results_of = altering(TOPIC_RESOURCE, topic, {setting: value}, appends=True)
+    def append_configs(self, topic: str, words: Mapping[str, str]) -> None:
+        """Adds words to settings that are lists, where they lack them; others may do so at the same time."""
+        build, results_of = altering(TOPIC_RESOURCE, topic, words, appends=True)
         self._requests.change(ApiKey.INCREMENTAL_ALTER_CONFIGS, build, results_of)
 
     def alter_broker_configs(self, broker_id: int, changes: Mapping[str, str | None]) -> None:

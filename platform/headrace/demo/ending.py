@@ -19,6 +19,7 @@ from headrace.audit.phrases import hour
 from headrace.audit.report.report import Report
 from headrace.audit.report.view import print_report, printable
 from headrace.demo.access_log import HOUR_MS
+from headrace.demo.commands import as_typed, other_home
 from headrace.demo.flow import FlowResult
 from headrace.demo.loads import Sealing
 from headrace.demo.outcome import MUCH_UNPARSABLE, differences, exit_code
@@ -68,7 +69,7 @@ def print_ending(
     screen.step("look around")
     _print_hints(plan, screen)
     is_complete = bool(report.verdicts) and not findings and is_equal and is_sealed
-    commands = repair_commands(report, findings)
+    commands = [as_typed(each, plan.site.home) for each in repair_commands(report, findings)]
     return print_last_line(result, findings, screen, is_complete=is_complete, commands=commands)
 
 
@@ -99,7 +100,7 @@ def print_last_line(
             f"{_count(len(findings), 'finding')} {took}"
         )
         for command in commands:
-            screen.console.print(f"repair it:  .venv/bin/{printable(command)}", soft_wrap=True)
+            screen.console.print(f"repair it:  {printable(command)}", soft_wrap=True)
     return code
 
 
@@ -173,6 +174,8 @@ def _print_hints(plan: DemoPlan, screen: Screen) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(style="dim")
+    if setting := other_home(plan.site.home):
+        table.add_row(f"export {printable(setting)}", "the home of this site, for all that follows")
     for command, what in [
         ("status", "every process"),
         (f"consume {TOPIC} --from beginning -n 3", "events"),

@@ -13,6 +13,7 @@ from typing import Final
 from headrace.audit.findings import Finding
 from headrace.audit.report.remedies import commands_of
 from headrace.audit.report.report import Report
+from headrace.demo.commands import as_typed
 from headrace.demo.plan import TOPIC, DemoPlan
 from headrace.demo.screen import Screen
 from headrace.fleet.airflow_client import Run
@@ -41,7 +42,7 @@ def repair(plan: DemoPlan, screen: Screen, report: Report, findings: Sequence[Fi
         return None
     screen.step("repair: what was lost comes back from the publisher's spool")
     for command in commands:
-        screen.print(f"$ .venv/bin/{command} --no-load")
+        screen.print(f"$ {as_typed(command, plan.site.home)} --no-load")
         _run(command, plan.site.home, screen)
     with airflow_of(plan.site) as airflow:
         run = airflow.trigger(f"load-{TOPIC}")

@@ -6,7 +6,8 @@ replicas in sync are never slowed down.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from headrace.client.errors import BrokerError
@@ -51,17 +52,20 @@ class Throttle:
         for broker_id in sorted(brokers):  # again, too: another command that ended may have taken it away
             self._admin.alter_broker_configs(broker_id, {LEADER_RATE: rate, FOLLOWER_RATE: rate})
             self._brokers.add(broker_id)
-        # Other commands, also those that were interrupted, may have throttled more of these topics.
         present = self._admin.topic_settings(sorted(changed), (LEADER_REPLICAS, FOLLOWER_REPLICAS))
         for topic in changed:
             wanted = {LEADER_REPLICAS: self._leaders[topic], FOLLOWER_REPLICAS: self._followers[topic]}
             before = present.get(topic, {})
-            self._alter(topic, {name: _text(pairs, before.get(name, "")) for name, pairs in wanted.items()})
+            words = {n: _text(pairs) for n, pairs in wanted.items() if before.get(n) != EVERY_REPLICA}
+            # Other commands, also at the same time, may throttle more of these topics.
+            if words:
+                with _unless_deleted():
+                    self._admin.append_configs(topic, words)
 
     def lift(self, topic: str) -> None:
         """Removes what an interrupted command has left on a topic that now moves without a bound."""
         if self._bytes_per_s is None:
-            self._alter(topic, {LEADER_REPLICAS: None, FOLLOWER_REPLICAS: None})
+            self._remove(topic)
 
     def end(self) -> None:
         """Removes the throttles of all brokers and topics, also what others have left, unless some partition
@@ -73,21 +77,24 @@ class Throttle:
         found = self._admin.topic_settings(sorted({topic for topic, _ in survey.partitions}), wanted)
         for topic, values in found.items():
             if any(values.values()):
-                self._alter(topic, dict.fromkeys(wanted))
+                self._remove(topic)
         for broker_id in sorted({*survey.brokers, *self._brokers}):
             self._admin.alter_broker_configs(broker_id, {LEADER_RATE: None, FOLLOWER_RATE: None})
 
-    def _alter(self, topic: str, changes: Mapping[str, str | None]) -> None:
-        try:
-            self._admin.alter_configs(topic, changes)
-        except BrokerError as error:
-            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:  # deleted meanwhile
-                raise
+    def _remove(self, topic: str) -> None:
+        with _unless_deleted():
+            self._admin.alter_configs(topic, {LEADER_REPLICAS: None, FOLLOWER_REPLICAS: None})
 
 
-def _text(pairs: set[tuple[int, int]], before: str) -> str:
-    """Returns these replicas and those that a setting names already."""
-    if before == EVERY_REPLICA:
-        return before
-    words = [f"{partition}:{broker_id}" for partition, broker_id in sorted(pairs)]
-    return ",".join(dict.fromkeys([*filter(None, before.split(",")), *words]))
+@contextmanager
+def _unless_deleted() -> Iterator[None]:
+    """Ignores that the topic of a change is not there any more."""
+    try:
+        yield
+    except BrokerError as error:
+        if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+
+
+def _text(pairs: set[tuple[int, int]]) -> str:
+    return ",".join(f"{partition}:{broker_id}" for partition, broker_id in sorted(pairs))
