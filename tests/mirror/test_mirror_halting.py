@@ -17,6 +17,7 @@ from headrace.mirror.locating import SourceGapError, _decide
 from headrace.mirror.side import Bounds
 from headrace.replication.gaps import AcceptedGap
 from headrace.replication.pull import Fetched
+from headrace.wire.primitives import NO_UUID
 
 
 def test_a_source_that_does_not_hold_the_address_is_located_again() -> None:
@@ -42,6 +43,7 @@ def test_a_halted_copy_is_located_again_after_a_while() -> None:
         "topic": "t",
         "partition": 0,
         "target_partition": 3,
+        "source_topic_id": str(NO_UUID),
         "address": 5,
         "source_end": 9,
         "lag_bytes": 4,

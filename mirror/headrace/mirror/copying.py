@@ -301,6 +301,7 @@ class PartitionCopy:
             "topic": self.topic,
             "partition": self.partition,
             "target_partition": self.target_partition,
+            "source_topic_id": str(self.topic_id),
             "address": self.copied_to,
             "source_end": self.source_end,
             "lag_bytes": self.lag_bytes,

@@ -38,7 +38,7 @@ from headrace.fleet.topics.present import (
 from headrace.fleet.topics.wanted import NewTopic, NewTopicError
 from headrace.process.nearest import question
 from headrace.registry.client import SchemaRegistryClient
-from headrace.site.context import Context, context_of
+from headrace.site.context import Context, ContextMirror, context_of
 from headrace.site.errors import SiteError
 from headrace.site.site import Site
 from headrace.wire.errors import ErrorCode
@@ -129,7 +129,7 @@ class SiteTopics:
         for step in plan.steps:
             done = step if step.do in (Do.KEEP, Do.SKIP) else step._replace(detail=makers[step.what](step))
             if step.what is What.MIRROR:
-                self._check_copies(wanted.name, plan, present, step.where)
+                self._check_copies(wanted.name, step.where)
             yield done
 
     def _register(self, wanted: NewTopic, where: str) -> str:
@@ -186,11 +186,14 @@ class SiteTopics:
             what = f"the mirrors have not made {wanted.name} in {where}; see `headrace mirror status`"
             return _wait(detail, what)
 
-    def _check_copies(self, topic: str, plan: Plan, present: Present, where: str) -> None:
-        has_copy = any(each.name == where and each.topic is not None for each in present.datacenters)
-        is_made = any(step.what is What.TOPIC and step.do is Do.MAKE for step in plan.steps)
-        mirrors = [each for each in self.context.mirrors if each.target == where]
-        check_copies(topic, mirrors, is_new=has_copy and is_made)
+    def _check_copies(self, topic: str, where: str) -> None:
+        mirrors: list[tuple[ContextMirror, str]] = []
+        for mirror in self.context.mirrors:
+            if mirror.target == where:
+                with self._admin(mirror.source) as admin:
+                    if topic in admin.topics():
+                        mirrors.append((mirror, str(admin.topic(topic).topic_id)))
+        check_copies(topic, mirrors)
 
     def _load(self, wanted: NewTopic, present: Present, step: Step) -> str:
         stored = {} if present.load is None else self._agent.load(wanted.name)
