@@ -165,13 +165,16 @@ def test_a_mirror_that_does_not_answer_hides_no_other(
         "lag_bytes": 0,
         "skipped_bytes": 0,
         "state": "caught_up",
+        "reason": "",
     }
+    why = "the source went back. " * 20
+    halted = {**row, "partition": 1, "state": "halted", "reason": why}
 
     class Status(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            status: object = {"source": "east", "partitions": [row]}
+            status: object = {"source": "east", "partitions": [row, halted]}
             self.wfile.write(json.dumps(status if self.path == "/status" else ["not a mirror"]).encode())
 
         def log_message(self, *_: object) -> None:
@@ -192,6 +195,8 @@ def test_a_mirror_that_does_not_answer_hides_no_other(
         server.shutdown()
     assert result.exit_code == ExitCode.UNREACHABLE
     assert "caught up" in result.out
+    assert f"t-1 of east is halted: {why.strip()}" in result.out
+    assert max(map(len, result.out.split("1 partition is halted")[0].splitlines())) < 80
     assert (
         f"the mirror analysis-mirror-west does not answer at http://127.0.0.1:{ports['west']}/" in result.err
     )

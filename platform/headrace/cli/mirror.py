@@ -55,6 +55,11 @@ def status(json: JsonOption = False) -> None:
     if halted and not json:
         say = counted(len(halted), "partition is", "partitions are")
         out.print(f"[red]{say} halted[/]: not copied until you act")
+    if not json:
+        for source, row in rows:
+            if row["reason"]:  # long: in the table it would widen every row
+                where = plain(f"{row['topic']}-{row['partition']} of {source}")
+                out.print(f"{where} is {_state(row)}: {plain(str(row['reason']))}", soft_wrap=True)
     for problem in problems:
         print_error(str(problem))
     if problems:
@@ -175,5 +180,5 @@ def _row_halted_over_gap(status: dict[str, Any], topic: str, partition: int) -> 
 def _state(row: dict[str, Any]) -> str:
     state = str(row["state"])
     if state == "halted":
-        return f"[red]halted: {plain(str(row['reason']))}[/]"
+        return f"[red]{state}[/]"
     return f"[green]{state.replace('_', ' ')}[/]" if state == "caught_up" else state
