@@ -17,7 +17,7 @@ from fix_signals import Interrupt, SignalError
 from headrace.client import DeliveryFuture
 from headrace.events import EventPublisher, InvalidEventError, ReportError
 from headrace.events.header import Origin
-from headrace.events.journal import replay
+from headrace.events.journal_replay import replay
 from headrace.events.reporter import Reporter
 from headrace.events.schemas import read_schema
 from headrace.registry.client import SchemaRegistryClient

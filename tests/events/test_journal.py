@@ -27,9 +27,11 @@ from headrace.events import journal as journal_module
 from headrace.events import succession
 from headrace.events.claims import claim
 from headrace.events.handovers import HandoverCounts, PartTally
-from headrace.events.journal import DeadJournal, Journal, JournalError, replay
+from headrace.events.journal import Journal
+from headrace.events.journal_replay import DeadJournal, JournalError, replay
 from headrace.events.publisher import EventPublisher
 from headrace.events.succession import adopt, open_journal
+from headrace.events.words import NUMBER_MAX
 
 BUCKET_MS = 600_000
 WHO: dict[str, str | int] = {
@@ -356,3 +358,15 @@ def test_what_a_killed_service_had_not_sent_is_lost_by_number_once_its_successor
         assert all(finding.service == "checkout" for finding in found.findings)
     finally:
         store.close()
+
+
+@pytest.mark.parametrize("count", [NUMBER_MAX, 3 * NUMBER_MAX + 5, 2**40, -(2**40)])
+def test_more_events_in_a_row_than_a_word_holds_are_counted_in_several_records(
+    tmp_path: Path, count: int
+) -> None:
+    made = Journal(tmp_path / "a.journal", {"publisher": "p", "bucket_ms": BUCKET_MS}, 5)
+    for each in (1, count, 1, NUMBER_MAX, 1):
+        made.hand_over("t", 7, 0, each)
+    found = replay(made.path, made.path.read_bytes())
+    assert sum(each.handed_over_count for each in found.counts.states()) == count + NUMBER_MAX + 3
+    made.delete()

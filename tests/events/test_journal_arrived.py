@@ -24,7 +24,8 @@ from headrace.events import journal as journal_module
 from headrace.events.arrived import NUMBER_MAX, SECONDS_MAX, Arrived, packed, unpacked
 from headrace.events.handovers import HandoverCounts
 from headrace.events.header import Origin
-from headrace.events.journal import Journal, JournalError, replay
+from headrace.events.journal import Journal
+from headrace.events.journal_replay import JournalError, replay
 from headrace.events.reporter import Reporter, ReportError, Standing
 from headrace.events.schemas import read_schema
 from headrace.events.succession import adopt

@@ -8,7 +8,8 @@ import pytest
 
 from headrace.client import BatchIdentity
 from headrace.events.handovers import HandoverCounts
-from headrace.events.journal import Journal, JournalError, replay
+from headrace.events.journal import Journal
+from headrace.events.journal_replay import JournalError, replay
 
 BUCKET_MS = 600_000
 NUMBERS = range(8, 24)  # the report's number, and how many bytes are used

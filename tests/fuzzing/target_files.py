@@ -32,7 +32,8 @@ from headrace.audit.repair.intents import Intent, Intents, ResendError
 from headrace.audit.topic.resent import ResentRecord
 from headrace.client import BatchIdentity
 from headrace.events.arrived import Arrived
-from headrace.events.journal import Journal, JournalError, replay
+from headrace.events.journal import Journal
+from headrace.events.journal_replay import JournalError, replay
 from headrace.events.spool import Spool
 from headrace.events.spooled import SpoolContent, read_spool
 from headrace.warehouse import arrow_tables

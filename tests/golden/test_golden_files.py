@@ -16,7 +16,7 @@ import pytest
 
 from headrace.audit.topic.decoding import _READERS
 from headrace.audit.topic.records import ProducerReport
-from headrace.events.journal import replay
+from headrace.events.journal_replay import replay
 from headrace.log import checkpoint
 from headrace.log.errors import OldLogFormatError
 from headrace.registry import framing

@@ -19,7 +19,8 @@ from headrace.client.errors import ClientError, ClosedError
 from headrace.client.lifecycle import Client
 from headrace.events.handovers import BUCKET_DEFAULT_MS, Handover, HandoverCounts
 from headrace.events.header import Origin
-from headrace.events.journal import DeadJournal, Journal
+from headrace.events.journal import Journal
+from headrace.events.journal_replay import DeadJournal
 from headrace.events.reporter import CountingObserver, Reporter, ReportError, Standing
 from headrace.events.schemas import AUDIT_PRODUCER_SCHEMA, read_schema
 from headrace.events.spool import SPOOL_MAX_BYTES, SPOOLS_MAX_BYTES, Spool, open_spool

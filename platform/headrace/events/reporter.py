@@ -18,7 +18,7 @@ from headrace.client.latch import Latch
 from headrace.events.arrived import Arrived
 from headrace.events.handovers import Handover, HandoverCounts, PartTally
 from headrace.events.header import Origin
-from headrace.events.journal import DeadJournal
+from headrace.events.journal_replay import DeadJournal
 from headrace.events.journaled import Journaled, NoJournal
 from headrace.events.spool import Spool
 from headrace.process.clock import now_ms

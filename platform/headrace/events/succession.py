@@ -16,14 +16,8 @@ from typing import Final
 from uuid import UUID
 
 from headrace.events.claims import claim
-from headrace.events.journal import (
-    SIZE_MAX_BYTES,
-    UNFINISHED_SUFFIX,
-    DeadJournal,
-    Journal,
-    JournalError,
-    replay,
-)
+from headrace.events.journal import SIZE_MAX_BYTES, UNFINISHED_SUFFIX, Journal
+from headrace.events.journal_replay import DeadJournal, JournalError, replay
 from headrace.events.reporter import UnreportableError
 from headrace.wire.primitives import NO_UUID
 

@@ -13,6 +13,7 @@ from typing import Final
 from crc32c import crc32c
 
 WORD: Final = struct.Struct("@q")
+NUMBER_MAX: Final = 2**31 - 1  # of a checked word
 _CHECKED: Final = struct.Struct("@iI")  # a number, and a checksum
 _LOW: Final = 2**32 - 1
 _ALONE: Final = b"alone"  # what a number stands for that stands for nothing else
@@ -24,7 +25,7 @@ def store(mapped: mmap.mmap, at: int, number: int) -> None:
 
 
 def checked(number: int, covered: bytes = _ALONE) -> bytes:
-    """Returns a word: a number of 32 bits, and the CRC-32C of it and of the bytes that it stands for."""
+    """Returns a word: a number within `NUMBER_MAX`, and a CRC-32C of it and of what it stands for."""
     return _CHECKED.pack(number, crc32c(covered, number & _LOW))
 
 
