@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from headrace.wire.content import NO_BATCHES, added
 
-CONTENTS_MAX: Final = 8
+CONTENTS_MAX: Final = 64
 """How many contents of chains between two places are told apart. Where there are more, nothing is said."""
 STEPS_PER_RANGE_MAX: Final = 32
 """How many ranges are looked at for each range there is. Where that is not enough, nothing is said: a client
