@@ -149,6 +149,7 @@ FIGURES: Final = (
             "topic": "the topic",
             "partition": "its number in the source",
             "target_partition": "its number in the target",
+            "source_topic_id": "the id of the topic in the source of which the copy holds what it has",
             "address": "how far it is copied",
             "source_end": "where the source ends",
             "lag_bytes": "the difference",
