@@ -169,6 +169,18 @@ class RunningAgent:
 
 
 @contextlib.contextmanager
+def running_agent(home: Path) -> Iterator[RunningAgent]:
+    """An agent of this home, which is made unless it is there, and its end."""
+    home.mkdir(parents=True, exist_ok=True)
+    made = RunningAgent(home)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+@contextlib.contextmanager
 def half_requests(agent: RunningAgent, data: bytes) -> Iterator[list[socket.socket]]:
     """Connections that have sent a part of a request, and nothing more."""
     with contextlib.ExitStack() as stack:

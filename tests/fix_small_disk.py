@@ -17,6 +17,7 @@ from typing import Final
 import pytest
 
 from fix_days import free_site
+from fix_mounts import small_file_system
 from fix_site import ended_with_tests
 from fix_terraform import ROOT, Workspace
 from headrace.agent.local import ensure_agent
@@ -133,15 +134,10 @@ output "datacenters" {{
 def small_disk_site(terraform: None) -> Iterator[SmallDisk]:
     folder = Path(tempfile.mkdtemp(prefix="headrace-disk-"))
     disk, hcl = folder / "disk", folder / "hcl"
-    for each in (disk, hcl):
-        each.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES}", "headrace-test", str(disk)]
-    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
-        shutil.rmtree(folder)
-        pytest.skip("mounting a file system needs root")
+    hcl.mkdir()
     site = free_site(disk / "home")
     try:
-        with ended_with_tests(site):
+        with small_file_system(disk, SIZE_BYTES), ended_with_tests(site):
             site.home.mkdir()
             workspace = Workspace(hcl)
             workspace.write(_hcl(site))
@@ -152,5 +148,4 @@ def small_disk_site(terraform: None) -> Iterator[SmallDisk]:
                 (disk / "ballast").unlink(missing_ok=True)
                 operate.down(site)
     finally:
-        subprocess.run(["umount", str(disk)], check=True)
         shutil.rmtree(folder, ignore_errors=True)

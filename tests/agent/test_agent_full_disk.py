@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from fix_agent import RunningAgent, eventually
+from fix_agent import RunningAgent, eventually, running_agent
+from fix_mounts import small_file_system
 from headrace.agent.home import AgentHome
 from headrace.agent.reserve import REFILL_FACTOR, RESERVE_BYTES
 from headrace.process.disk import space_of
@@ -20,21 +19,9 @@ DISK_BYTES = (REFILL_FACTOR + 2) * RESERVE_BYTES
 
 @pytest.fixture
 def agent_on_a_small_disk(tmp_path: Path) -> Iterator[RunningAgent]:
-    """Only root can mount one."""
     home = tmp_path / "home"
-    home.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=700", "headrace-test", str(home)]
-    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("mounting a file system needs root")
-    try:
-        made = RunningAgent(home)
-        try:
-            made.start()
-            yield made
-        finally:
-            made.close()
-    finally:
-        subprocess.run(["umount", "--lazy", str(home)], check=True)
+    with small_file_system(home, DISK_BYTES), running_agent(home) as made:
+        yield made
 
 
 def test_requests_without_a_token_take_no_room_from_the_operator(agent_on_a_small_disk: RunningAgent) -> None:

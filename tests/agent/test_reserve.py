@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
-import os
-import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from fix_mounts import small_file_system
 from headrace.agent import folders
 from headrace.agent.actions import ActionLog
 from headrace.agent.errors import DiskFullError
@@ -115,16 +114,9 @@ def test_files_that_hold_their_text_already_need_no_room(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of `DISK_BYTES`; only root can mount one."""
     folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "headrace-test", str(folder)]
-    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("mounting a file system needs root")
-    try:
+    with small_file_system(folder, DISK_BYTES):
         yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def fill_up(folder: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_agent import RunningAgent
+from fix_agent import RunningAgent, running_agent
 from fix_ports import free_port
 from headrace.agent.properties import misread, properties_text
 from headrace.coordination.session import ZooKeeperSession
@@ -16,13 +16,8 @@ from headrace.coordination.session import ZooKeeperSession
 @pytest.fixture
 def agent_of_jose(tmp_path: Path) -> Iterator[RunningAgent]:
     home = tmp_path / "josé \\u0041 家"
-    home.mkdir()
-    made = RunningAgent(home)
-    try:
-        made.start()
+    with running_agent(home) as made:
         yield made
-    finally:
-        made.close()
 
 
 def test_zookeeper_keeps_its_data_in_its_home(agent_of_jose: RunningAgent) -> None:

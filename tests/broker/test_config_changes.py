@@ -73,6 +73,22 @@ def test_a_list_gets_words_and_loses_words(asker: Asker) -> None:
         assert value_of(asker, TOPIC, name, THROTTLED) == expected
 
 
+def test_many_words_of_a_list_hold_nobody_up(asker: Asker) -> None:
+    """Each word of the one was compared with each of the other: 6 s of a request of 180 kB, and a client may
+    send many."""
+    name = asker.topic()
+    present, others = (",".join(f"{number}:{broker}" for number in range(20_000)) for broker in (1, 2))
+    assert altered(asker, (TOPIC, name, [(THROTTLED, SET, present)])) == [(TOPIC, "NONE")]
+    changes: Resource = (TOPIC, name, [(THROTTLED, SUBTRACT, others)])
+    assert [altered(asker, changes) for _ in range(20)] == [[(TOPIC, "NONE")]] * 20
+    assert value_of(asker, TOPIC, name, THROTTLED) == present
+    too_many = ",".join(f"{number}:1" for number in range(60_000))
+    for operation in (APPEND, SUBTRACT):
+        assert altered(asker, (TOPIC, name, [(THROTTLED, operation, too_many)])) == [
+            (TOPIC, "POLICY_VIOLATION")
+        ]
+
+
 @pytest.mark.parametrize(
     ("setting", "operation", "value", "code"),
     [

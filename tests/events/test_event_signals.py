@@ -18,6 +18,7 @@ from headrace.client import DeliveryFuture
 from headrace.events import EventPublisher, InvalidEventError, ReportError
 from headrace.events.header import Origin
 from headrace.events.journal_replay import replay
+from headrace.events.publisher import PUBLISHED_NOTE
 from headrace.events.reporter import Reporter
 from headrace.events.schemas import read_schema
 from headrace.registry.client import SchemaRegistryClient
@@ -100,6 +101,38 @@ def test_what_is_counted_is_what_is_sent(publisher: EventPublisher, interrupted:
         dead = replay(path, path.read_bytes())
         assert sum(state.handed_over_count for state in dead.counts.states()) == handed
     assert len(futures) < numbered <= len(futures) + 1 + SIGNALS
+
+
+def test_a_handler_may_raise_the_same_object_each_time(
+    publisher: EventPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an earlier call noted in it is not true of the next event, which stayed counted."""
+    same = SignalError()
+    accumulator = publisher._producer._accumulator
+    wake = accumulator._wake
+
+    def interrupted_once() -> None:
+        monkeypatch.setattr(accumulator, "_wake", wake)
+        raise same
+
+    publisher.publish("t", VIEW, time_ms=NOON_MS).result(WAIT_S)
+    monkeypatch.setattr(accumulator, "_wake", interrupted_once)
+    with pytest.raises(SignalError) as taken:
+        while True:  # until it finds the sender asleep
+            publisher.publish("t", VIEW, time_ms=NOON_MS).result(WAIT_S)
+    assert taken.value.__notes__ == [PUBLISHED_NOTE]
+
+    def send(*_: object, **__: object) -> DeliveryFuture:
+        raise same
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publisher._producer, "send", send)
+        with pytest.raises(SignalError) as refused:
+            publisher.publish("t", VIEW, time_ms=NOON_MS)
+    assert refused.value.__notes__ == []
+    publisher._producer.flush(WAIT_S)
+    handed, numbered = counted(publisher)
+    assert handed == numbered
 
 
 def test_a_report_that_was_interrupted_keeps_no_other_waiting(interrupted: Interrupt) -> None:

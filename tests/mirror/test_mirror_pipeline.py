@@ -90,6 +90,11 @@ def opened() -> Iterator[Pipeline]:
 def located_copies(opened: Pipeline, target: Target, partitions: int) -> list[PartitionCopy]:
     """Copies that have all been located after the target was connected."""
     copies = [PartitionCopy("t", each, each, draw=lambda: 0.5) for each in range(partitions)]
+    return located(opened, target, copies)
+
+
+def located(opened: Pipeline, target: Target, copies: list[PartitionCopy]) -> list[PartitionCopy]:
+    """These copies, once they have all been located after the target was connected."""
     opened.add(copies)
     opened._target.close()
     opened._target = cast(Network, target)
@@ -147,13 +152,7 @@ def test_a_produce_names_no_more_topics_than_a_broker_takes(opened: Pipeline) ->
         brokers={1: BrokerAddress("127.0.0.1", 1)},
         topics={name: TopicInfo(name, {0: PartitionInfo(0, 1)}) for name in names},
     )
-    copies = [PartitionCopy(name, 0, 0, draw=lambda: 0.5) for name in names]
-    opened.add(copies)
-    opened._target.close()
-    opened._target = cast(Network, target)
-    opened._append_step()
-    for copy in copies:
-        copy.located(0, 1 << 30, asked_s=time.monotonic())
+    for copy in located(opened, target, [PartitionCopy(name, 0, 0, draw=lambda: 0.5) for name in names]):
         fetch(copy, 1)
     opened._append_step()
     assert sum(map(len, target.sent)) == count

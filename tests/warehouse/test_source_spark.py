@@ -21,6 +21,22 @@ def options(topic: TestTopic, **more: str) -> dict[str, str]:
     return {"bootstrap": topic.world.bootstrap, "topic": topic.name, **more}
 
 
+def triggers_of_all(world: World, source: dict[str, str], folder: Path) -> list[Any]:
+    """Reads by a stream, with its checkpoint in the folder, all that is there; each trigger that got rows."""
+    query = (
+        world.spark.readStream.format("headrace")
+        .options(**source)
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(120)
+    assert query.exception() is None
+    return [each for each in query.recentProgress if each.numInputRows]
+
+
 def test_any_cut_of_the_addresses_gives_every_record_once(world: World) -> None:
     topic = world.topic("cuts")
     topic.publish(clicks(0, 5000))
@@ -82,18 +98,7 @@ def test_a_stream_that_may_lose_goes_on_in_a_topic_that_was_made_again(world: Wo
     )
 
     def run() -> list[int]:
-        query = (
-            world.spark.readStream.format("headrace")
-            .options(**source)
-            .load()
-            .writeStream.format("noop")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination(120)
-        assert query.exception() is None
-        return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+        return [each.numInputRows for each in triggers_of_all(world, source, tmp_path)]
 
     topic.publish(clicks(0, 1000))
     assert run() == [1000]
@@ -108,18 +113,7 @@ def test_a_stream_takes_so_many_records_and_tells_its_lag(world: World, tmp_path
     topic = world.topic("limited")
     topic.publish(clicks(0, 700))
     source = options(topic, startingOffsets="earliest", maxRecordsPerTrigger="300")
-    query = (
-        world.spark.readStream.format("headrace")
-        .options(**source)
-        .load()
-        .writeStream.format("noop")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination(120)
-    assert query.exception() is None
-    progress = [each for each in query.recentProgress if each.numInputRows]
+    progress = triggers_of_all(world, source, tmp_path)
     assert all(each.numInputRows <= 300 for each in progress)
     assert sum(each.numInputRows for each in progress) == 700
     behind = [sum(lag_bytes(each)[topic.name].values()) for each in progress]

@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from headrace.audit.findings import Status
+    from headrace.audit.report.report import Report
     from headrace.audit.store.store import AuditStore
     from headrace.audit.topic.publish import AuditPublisher
     from headrace.site.context import ContextDatacenter
@@ -52,7 +53,6 @@ def report(
     """
     from headrace.audit.report.report import report as judge_all
     from headrace.audit.report.report import wait_until_resolved
-    from headrace.audit.report.view import print_report
 
     from_ms = parse_time_ms(from_) if from_ is not None else None
     until_ms = parse_time_ms(to) if to is not None else None
@@ -61,10 +61,17 @@ def report(
     wait_s = parse_span_ms(wait, "s", option="--wait") / 1000
     with reading(store) as opened:
         judged = wait_until_resolved(lambda: judge_all(opened, topic, from_ms, until_ms), wait_s)
+    show(judged, json=json, empty="no tier has reported anything for these hours")
+
+
+def show(judged: Report, *, json: bool, empty: str = "") -> None:
+    """Prints a report, or `empty` if it has no rows, and ends the command with the report's exit code."""
+    from headrace.audit.report.view import print_report
+
     if json:
         print_json(judged.to_json())
     else:
-        print_report(judged, out, empty="no tier has reported anything for these hours")
+        print_report(judged, out, empty=empty)
     if code := exit_code_of(judged.status):
         raise typer.Exit(code)
 

@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from headrace.audit.store.store import AuditStore
 
-from headrace.cli.audit import exit_code_of, publisher, reading
+from headrace.cli.audit import publisher, reading, show
 from headrace.cli.audit_repair import (
     HourOption,
     StoreOption,
@@ -19,7 +19,7 @@ from headrace.cli.audit_repair import (
     report_of,
 )
 from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import JsonOption, out, print_json
+from headrace.cli.output import JsonOption
 from headrace.cli.values import parse_span_ms
 
 
@@ -40,7 +40,6 @@ def accept(
     covers the findings of now: if something else is lost in the same hour, the hour is lost again.
     """
     from headrace.audit.repair.repairing import author, judged, wait_until
-    from headrace.audit.report.view import print_report
     from headrace.audit.topic.acceptances import AcceptanceRecord
 
     if not reason.strip():
@@ -68,12 +67,7 @@ def accept(
 
         wait_until(lambda: judged(opened, topic, hours_ms), is_seen, wait_s)
         report = report_of(opened, topic, hours_ms)
-    if json:
-        print_json(report.to_json())
-    else:
-        print_report(report, out, empty="")
-    if code := exit_code_of(report.status):
-        raise typer.Exit(code)
+    show(report, json=json)
 
 
 def _named(store: AuditStore, topic: str, hour_ms: int, *, withdraw: bool) -> dict[str, str]:

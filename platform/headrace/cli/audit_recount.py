@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from headrace.audit.repair.repairing import Judged
     from headrace.audit.store.store import AuditStore
 
-from headrace.cli.audit import exit_code_of, publisher, reading
+from headrace.cli.audit import publisher, reading, show
 from headrace.cli.audit_repair import StoreOption, TopicArgument
 from headrace.cli.context import context
 from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import JsonOption, out, plain, print_json
+from headrace.cli.output import JsonOption, out, plain
 from headrace.cli.values import parse_span_ms, parse_time_ms
 
 
@@ -48,7 +48,6 @@ def recount(
     """
     from headrace.audit.repair.repairing import author, wait_until
     from headrace.audit.report.report import report as judge_all
-    from headrace.audit.report.view import print_report
     from headrace.process.clock import now_ms
 
     from_ms, to_ms, wait_s = (
@@ -73,12 +72,7 @@ def recount(
             wait_s,
         )
         report = judge_all(opened, topic, from_ms, to_ms)
-    if json:
-        print_json(report.to_json())
-    else:
-        print_report(report, out, empty="")
-    if code := exit_code_of(report.status):
-        raise typer.Exit(code)
+    show(report, json=json)
 
 
 def places_of(found: Iterable[Judged]) -> list[_Place]:

@@ -127,6 +127,7 @@ class Accumulator:
 
     def _note(self, error: BaseException, *, is_taken: bool) -> None:
         """Notes in what `append` raises that the record is sent all the same."""
+        remove_note(error, TAKEN_NOTE)
         if is_taken:
             error.add_note(TAKEN_NOTE)
             self._wake()
@@ -284,6 +285,12 @@ class Accumulator:
             return list(self._unfinished)
 
 
-def is_taken_all_the_same(error: BaseException) -> bool:
-    """Whether the record of a call that raised is sent: a signal's handler raised once it was taken."""
-    return TAKEN_NOTE in getattr(error, "__notes__", ())
+def remove_note(error: BaseException, note: str) -> bool:
+    """Removes a note, and returns whether there was one. A signal's handler may raise the same object each
+    time, with the notes of earlier calls.
+    """
+    notes = getattr(error, "__notes__", [])
+    if note not in notes:
+        return False
+    notes.remove(note)
+    return True

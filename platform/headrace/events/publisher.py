@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.client import DeliveryFuture, Producer
-from headrace.client.accumulator import is_taken_all_the_same
+from headrace.client.accumulator import TAKEN_NOTE, remove_note
 from headrace.client.errors import ClientError, ClosedError
 from headrace.client.lifecycle import Client
 from headrace.events.handovers import BUCKET_DEFAULT_MS, Handover, HandoverCounts
@@ -56,6 +56,9 @@ class InvalidEventError(ValueError):
 
 class PublisherClosedError(RuntimeError):
     """Caused by the caller: the publisher was closed."""
+
+
+PUBLISHED_NOTE: Final = "headrace: the event is published all the same"
 
 
 class EventPublisher(Client):
@@ -198,7 +201,10 @@ class EventPublisher(Client):
         error: BaseException,
     ) -> None:
         """Counts an event no more, unless it is sent all the same: `error` may be a signal's handler's."""
-        if not is_taken_all_the_same(error):
+        remove_note(error, PUBLISHED_NOTE)
+        if remove_note(error, TAKEN_NOTE):
+            error.add_note(PUBLISHED_NOTE)
+        else:
             if handover.is_counted:
                 self._reporter.take_back(topic, event_ms)
             if self._spool is not None:

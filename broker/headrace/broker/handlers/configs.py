@@ -22,6 +22,7 @@ from headrace.broker.settings.dynamic import DYNAMIC_SETTINGS, SOURCE_DYNAMIC
 from headrace.broker.settings.setting import LIST, STRING, Setting
 from headrace.broker.state import BrokerState
 from headrace.broker.topics import SOURCE_BROKER, SOURCE_DEFAULT
+from headrace.coordination.documents import CONFIG_MAX_BYTES
 from headrace.log.contents import sum_contents
 from headrace.log.directory import partition_of
 from headrace.log.scrub import ScrubFinding
@@ -208,11 +209,16 @@ def _changed_list(kind: int, config: Config, change: Any) -> str:
     known = (DYNAMIC_SETTINGS if kind == BROKER else TOPIC_SETTINGS).get(name)
     if known is not None and known.kind.number != LIST.number:
         raise Refused(ErrorCode.INVALID_CONFIG, f"{name} is no list: only SET and DELETE change it")
+    value = _given(change)
+    if len(value) > CONFIG_MAX_BYTES:
+        raise Refused(
+            ErrorCode.POLICY_VIOLATION,
+            f"{name}: {len(value)} characters; all settings together have at most {CONFIG_MAX_BYTES} bytes",
+        )
     present = config.get(name, "" if known is None else known.default)
-    words = [word for word in present.split(",") if word]
-    given = [word for word in _given(change).split(",") if word]
+    words, given = (dict.fromkeys(filter(None, text.split(","))) for text in (present, value))
     if change.config_operation == APPEND:
-        return ",".join(dict.fromkeys([*words, *given]))
+        return ",".join(words | given)
     return ",".join(word for word in words if word not in given)
 
 

@@ -239,7 +239,7 @@ TOPIC_SETTINGS: Final = {
             "headrace.mirror",
             BOOLEAN,
             "false",
-            "a mirror's copy: takes only batches that carry its end address",
+            "a mirror's copy: takes only batches that carry its end address, and stays a copy",
         ),
         Setting(
             gaps.SETTING,
