@@ -48,7 +48,7 @@ def accept(
     with reading(store) as opened:
         named = {hour_ms: _named(opened, topic, hour_ms, withdraw=withdraw) for hour_ms in hours_ms}
         if not any(named.values()):
-            what = "accepted" if withdraw else "lost, duplicated or corrupt"
+            what = "accepted" if withdraw else "lost, duplicated, altered or corrupt"
             raise CommandError(f"nothing is {what} in these hours of {topic}")
         with publisher("repair") as says:
             for hour_ms, found in named.items():
