@@ -22,7 +22,8 @@ from headrace.warehouse.source.metadata import MetadataClient
 from headrace.warehouse.source.options import SourceOptions, format_offsets, parse, parse_offsets
 from headrace.warehouse.source.ranges import Range, split
 from headrace.warehouse.source.resolve import partitions_of, resolve_ranges
-from headrace.warehouse.source.stream import from_json, limited, to_json
+from headrace.warehouse.source.stream import limited
+from headrace.warehouse.source.stream_offsets import StreamOffsets
 from headrace.wire.batch import read_header, readdress
 from headrace.wire.compression import Codec
 from headrace.wire.records import Record, encode_batch
@@ -175,7 +176,8 @@ def test_a_limited_batch_advances_and_stays_within_the_log(
     assert all(0 <= ends[partition] <= latest[partition] for partition in latest)
     assert sum(ends.values()) <= max(limit + len(latest), limit)
     assert ends == latest or sum(ends.values()) > 0
-    assert from_json(json.loads(json.dumps(to_json(ends)))) == ends
+    kept = StreamOffsets(ends, {topic: f"id-of-{topic}" for topic, _ in ends})
+    assert StreamOffsets.from_json(json.loads(json.dumps(kept.to_json()))) == kept
 
 
 @pytest.mark.parametrize(
@@ -242,6 +244,8 @@ def test_a_stream_may_start_at_the_latest_offset_but_has_no_end() -> None:
 def test_offsets_in_sparks_json_round_trip() -> None:
     offsets = {("a", 0): 23, ("a", 1): -1, ("b", 0): -2}
     assert parse_offsets(format_offsets(offsets)) == offsets
+    # What a checkpoint has can be given as startingOffsets: the ids of topics have no partitions.
+    assert parse_offsets(json.dumps(StreamOffsets(offsets, {"a": "some-id"}).to_json())) == offsets
 
 
 @pytest.mark.parametrize("fail_fast", [True, False])

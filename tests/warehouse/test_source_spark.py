@@ -104,9 +104,35 @@ def test_a_stream_that_may_lose_goes_on_in_a_topic_that_was_made_again(world: Wo
     assert run() == [1000]
     make_again(topic)
     topic.publish(clicks(0, 10))
-    assert run() == []
+    assert run() == [10]
     topic.publish(clicks(10, 20))
     assert run() == [20]
+
+
+def test_a_topic_that_was_made_again_and_has_grown_is_not_taken_for_the_old_one(
+    world: World, tmp_path: Path
+) -> None:
+    """The stream went on at the old one's offset: the first 1,000 records of the new one were passed over."""
+    topic = world.topic("grown", partitions=2)
+    source = options(topic, **{"startingOffsets": "earliest", "kafka.request.timeout.ms": "2000"})
+
+    def run(**more: str) -> list[int]:
+        return [each.numInputRows for each in triggers_of_all(world, source | more, tmp_path)]
+
+    topic.publish(clicks(0, 1000))
+    assert run() == [1000]
+    topic.publish(clicks(1000, 5))
+    assert run() == [5]
+    make_again(topic, partitions=2)
+    topic.publish(clicks(0, 1500))
+    with pytest.raises(Exception, match=r"PARTITIONS_DELETED") as caught:
+        run()
+    line = known_error(caught.value, "read")
+    assert line is not None and f"Topic {topic.name} was made again: the stream has read" in line
+    assert "failOnDataLoss=false" in str(caught.value)
+    assert run(failOnDataLoss="false") == [1500]
+    topic.publish(clicks(1500, 7))
+    assert run() == [7]
 
 
 def test_a_stream_takes_so_many_records_and_tells_its_lag(world: World, tmp_path: Path) -> None:

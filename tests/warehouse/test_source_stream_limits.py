@@ -24,10 +24,39 @@ from headrace.warehouse.source.options import SourceOptions
 from headrace.warehouse.source.plain_errors import plain_errors
 from headrace.warehouse.source.ranges import Range
 from headrace.warehouse.source.record_limit import Batches, ends_within
+from headrace.warehouse.source.stream_offsets import JsonOffsets, StreamOffsets
 
 Log = list[tuple[int, int]]
 """Batches of a partition: their records and bytes."""
 A, B = ("t", 0), ("t", 1)
+
+
+def kept(offsets: dict[tuple[str, int], int], topic_id: str = "") -> JsonOffsets:
+    """What a checkpoint has of them."""
+    return StreamOffsets(offsets, {"t": topic_id}).to_json()
+
+
+class Cluster:
+    """A cluster whose partitions begin at these offsets, and whose topics have one id."""
+
+    def __init__(self, first: dict[tuple[str, int], int], topic_id: str = "") -> None:
+        self._first = first
+        self._topic_id = topic_id
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def offsets(self, wanted: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+        return {each: self._first[each] for each in wanted}
+
+    def topic_ids(self, topics: set[str]) -> dict[str, str]:
+        return dict.fromkeys(topics, self._topic_id)
+
+    def leaders(self, topics: set[str]) -> dict[tuple[str, int], tuple[str, int]]:
+        return {(topic, 0): ("x", 1) for topic in topics}
 
 
 def offsets_of(log: Log) -> list[int]:
@@ -100,15 +129,15 @@ def test_a_topic_that_was_made_again_ends_a_stream_and_a_new_leader_does_not(
         ("x:1",), request_timeout_ms=20, fail_on_data_loss=fails, max_offsets_per_trigger=1_000
     )
     reader, shown = stream.StreamReader(options, StructType([])), iter(ends)
-    monkeypatch.setattr(reader, "_latest", lambda: {A: next(shown)})
-    start = stream.to_json({A: 500})
+    monkeypatch.setattr(reader, "_latest", lambda: StreamOffsets({A: next(shown)}))
+    start = kept({A: 500})
     if found is None:
         with pytest.raises(DataLossError, match=r"OFFSET_CHANGED.*t-0 offset was changed from 500 to 100"):
             reader.latestOffset(start, ReadAllAvailable())
     else:
         for limit in (ReadAllAvailable(), ReadMaxRows(1_000)):
             shown = iter(ends)
-            assert reader.latestOffset(start, limit) == stream.to_json({A: found})
+            assert reader.latestOffset(start, limit) == kept({A: found})
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -120,21 +149,73 @@ def test_a_partition_that_one_answer_lacks_is_not_deleted(
     """
     monkeypatch.setattr(stream, "RETRY_PAUSE_MS", 1)
     options = SourceOptions(("x:1",), topic_pattern="t", request_timeout_ms=1_000, fail_on_data_loss=fails)
-    reader, shown = stream.StreamReader(options, StructType([])), iter([{A: 700}, {A: 710, B: 990}])
-    monkeypatch.setattr(reader, "_latest", lambda: next(shown))
-    start = stream.to_json({A: 500, B: 900})
-    assert reader.latestOffset(start, ReadAllAvailable()) == stream.to_json({A: 700, B: 990})
+    reader, shown = (
+        stream.StreamReader(options, StructType([])),
+        iter([{A: 700}, {A: 710, B: 990}]),
+    )
+    monkeypatch.setattr(reader, "_latest", lambda: StreamOffsets(next(shown)))
+    start = kept({A: 500, B: 900})
+    assert reader.latestOffset(start, ReadAllAvailable()) == kept({A: 700, B: 990})
     gone = stream.StreamReader(replace(options, request_timeout_ms=20), StructType([]))
-    monkeypatch.setattr(gone, "_latest", lambda: {A: 700})
+    monkeypatch.setattr(gone, "_latest", lambda: StreamOffsets({A: 700}))
     if fails:
         with pytest.raises(DataLossError, match=r"PARTITIONS_DELETED.*Partitions t-1 have been deleted"):
             gone.latestOffset(start, ReadAllAvailable())
     else:
-        assert gone.latestOffset(start, ReadAllAvailable()) == stream.to_json({A: 700})
+        assert gone.latestOffset(start, ReadAllAvailable()) == kept({A: 700})
+
+
+@pytest.mark.parametrize("kind", ["refused", "allowed", "cut off for a moment", "without ids", "of Kafka"])
+def test_a_topic_that_was_made_again_and_has_grown_is_not_taken_for_the_old_one(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Its log reached beyond the place of the stream, which read other records from there, without a word."""
+    monkeypatch.setattr(stream, "RETRY_PAUSE_MS", 1)
+    options = SourceOptions(("x:1",), request_timeout_ms=20, fail_on_data_loss=kind != "allowed")
+    reader = stream.StreamReader(options, StructType([]))
+    ids = iter(["old"] if kind == "without ids" else ["old", "new"] if kind == "cut off for a moment" else [])
+    told = "" if kind == "without ids" else "new"
+    start = kept({A: 500}, "" if kind == "of Kafka" else "new" if kind == "cut off for a moment" else "old")
+    monkeypatch.setattr(reader, "_latest", lambda: StreamOffsets({A: 700}, {"t": next(ids, told)}))
+    monkeypatch.setattr(reader, "_cluster", lambda: Cluster({A: 0}, "new"))
+    if kind == "refused":
+        with pytest.raises(
+            DataLossError, match=r"PARTITIONS_DELETED.*Topic t was made again.*id old.*id new\. .*startingOff"
+        ):
+            reader.latestOffset(start, ReadAllAvailable())
+        return
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert end == kept({A: 700}, "old" if kind == "without ids" else "new")
+    if kind != "without ids":
+        ranges = [task.range_ for task in reader.partitions(start, end)]
+        assert ranges == [Range("t", 0, 0 if kind == "allowed" else 500, 700)]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_micro_batch_that_is_repeated_is_not_read_from_another_topic(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """After a crash Spark asks for what was planned before, and the topic may be another one by then."""
+    monkeypatch.setattr(stream, "RETRY_PAUSE_MS", 1)
+    options = SourceOptions(("x:1",), request_timeout_ms=20, fail_on_data_loss=fails)
+    reader = stream.StreamReader(options, StructType([]))
+    monkeypatch.setattr(reader, "_cluster", lambda: Cluster({A: 0}, "new"))
+    start, end = kept({A: 500}, "old"), kept({A: 700}, "old")
+    if fails:
+        with pytest.raises(DataLossError, match="t was made again"):
+            reader.partitions(start, end)
+    else:
+        assert reader.partitions(start, end) == []
+    assert [task.range_ for task in reader.partitions(kept({A: 500}), kept({A: 700}))] == [
+        Range("t", 0, 500, 700)
+    ]
 
 
 def test_the_lag_of_a_query() -> None:
-    source = {"endOffset": {"t": {"0": 5, "1": 7}}, "latestOffset": {"t": {"0": 9, "1": 7}, "new": {"0": 3}}}
+    source = {
+        "endOffset": {"t": {"0": 5, "1": 7}},
+        "latestOffset": {"t": {"0": 9, "1": 7}, "new": {"0": 3}, "t@id": {}},
+    }
     other = {"endOffset": 5, "latestOffset": 9}
     progress = {"sources": [source, other, {"endOffset": None, "latestOffset": None}]}
     expected = {"t": {0: 4, 1: 0}, "new": {0: 3}}
@@ -168,22 +249,6 @@ def test_expected_errors_of_a_worker_have_no_traceback(
     assert bool(os.environ["SPARK_HIDE_TRACEBACK"]) is is_hidden
 
 
-class FirstOffsets:
-    """A cluster whose partitions begin at these offsets."""
-
-    def __init__(self, first: dict[tuple[str, int], int]) -> None:
-        self._first = first
-
-    def __enter__(self) -> FirstOffsets:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def offsets(self, wanted: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
-        return {each: self._first[each] for each in wanted}
-
-
 @pytest.mark.parametrize(("begins_at", "fails"), [(0, False), (300, True)])
 def test_a_new_partition_whose_first_records_are_gone_is_a_loss(
     monkeypatch: pytest.MonkeyPatch, begins_at: int, fails: bool
@@ -192,14 +257,14 @@ def test_a_new_partition_whose_first_records_are_gone_is_a_loss(
     for allows_loss in (False, True):
         options = SourceOptions(("x:1",), fail_on_data_loss=not allows_loss)
         reader = stream.StreamReader(options, StructType([]))
-        monkeypatch.setattr(reader, "_latest", lambda: {A: 500, B: 900})
-        monkeypatch.setattr(reader, "_cluster", lambda: FirstOffsets({B: begins_at}))
+        monkeypatch.setattr(reader, "_latest", lambda: StreamOffsets({A: 500, B: 900}))
+        monkeypatch.setattr(reader, "_cluster", lambda: Cluster({B: begins_at}))
         if fails and not allows_loss:
             with pytest.raises(DataLossError, match=r"Added partition t-1 starts from 300 instead of 0\."):
-                reader.latestOffset(stream.to_json({A: 500}), ReadAllAvailable())
+                reader.latestOffset(kept({A: 500}), ReadAllAvailable())
         else:
-            ends = reader.latestOffset(stream.to_json({A: 500}), ReadAllAvailable())
-            assert ends == stream.to_json({A: 500, B: 900})
+            ends = reader.latestOffset(kept({A: 500}), ReadAllAvailable())
+            assert ends == kept({A: 500, B: 900})
 
 
 def test_a_query_of_what_is_there_names_its_wrong_topic_without_a_traceback(

@@ -1,13 +1,14 @@
 """The stream reader: micro-batches of a topic, also with the trigger availableNow.
 
-Owns the offsets of a stream. Spark keeps them in the query's checkpoint, in the format of its Kafka source:
-`{"topic": {"0": 23}}`.
+Owns what a micro-batch reads, and what a stream does where logs are gone, behind, or of a topic that was made
+again. Spark keeps the offsets in the query's checkpoint (see `stream_offsets`).
 """
 
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -26,13 +27,12 @@ from headrace.warehouse.source.ranges import Range
 from headrace.warehouse.source.reader import RangeTask, plan_tasks, read_range
 from headrace.warehouse.source.record_limit import batches_of, ends_within
 from headrace.warehouse.source.resolve import partitions_of, resolve
+from headrace.warehouse.source.stream_offsets import JsonOffsets, StreamOffsets
 
 if TYPE_CHECKING:
     from headrace.warehouse.source.metadata import MetadataClient
 
 _log = logging.getLogger(__name__)
-
-Offsets = dict[str, dict[str, int]]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -41,15 +41,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
-        self._available: dict[Partition, int] | None = None
+        self._available: StreamOffsets | None = None
 
-    def initialOffset(self) -> Offsets:
+    def initialOffset(self) -> JsonOffsets:
         with plain_errors(is_debug=self.options.is_debug), self._cluster() as cluster:
             partitions = partitions_of(cluster, self.options)
+            topic_ids = cluster.topic_ids({topic for topic, _ in partitions})
             earliest = cluster.offsets(dict.fromkeys(partitions, EARLIEST))
             latest = cluster.offsets(dict.fromkeys(partitions, LATEST))
             start = resolve(cluster, partitions, self.options.start, self.options, earliest, latest, "start")
-        return to_json(start)
+        return StreamOffsets(start, topic_ids).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
         with plain_errors(is_debug=self.options.is_debug):
@@ -60,25 +61,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         limit = self.options.max_offsets_per_trigger or self.options.max_records_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
-    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
+    def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:
         with plain_errors(is_debug=self.options.is_debug):
-            latest = self._latest() if self._available is None else self._available
-            begin = self._with_new_partitions(from_json(start), latest)
-            latest = self._settled(begin, latest)
+            reached = StreamOffsets.from_json(start)
+            latest = self._settled(reached, self._latest() if self._available is None else self._available)
+            ends, begin = latest.offsets, self._begin(reached, latest)
             # Where a loss is allowed: nothing is read of these now, and what comes from here on.
-            back = {partition: end for partition, end in latest.items() if end < begin[partition]}
-            end = {**latest, **{partition: begin[partition] for partition in back}}
+            back = {partition: end for partition, end in ends.items() if end < begin[partition]}
+            end = {**ends, **{partition: begin[partition] for partition in back}}
             if isinstance(limit, ReadMaxRows):
                 end = self._limited(begin, end)
-            return to_json({**end, **back})
+            return replace(latest, offsets={**end, **back}).to_json()
 
-    def reportLatestOffset(self) -> Offsets | None:
+    def reportLatestOffset(self) -> JsonOffsets | None:
         with plain_errors(is_debug=self.options.is_debug):
-            return to_json(self._latest())
+            return self._latest().to_json()
 
-    def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+    def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
         with plain_errors(is_debug=self.options.is_debug):
-            return self._partitions(start, end)
+            return self._partitions(StreamOffsets.from_json(start), StreamOffsets.from_json(end))
 
     def _limited(self, begin: Mapping[Partition, int], latest: dict[Partition, int]) -> dict[Partition, int]:
         if self.options.max_offsets_per_trigger is not None:
@@ -90,14 +91,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         batches = batches_of(self.options, leaders)
         return ends_within(begin, latest, self.options.max_records_per_trigger, batches)
 
-    def _partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
-        ends = from_json(end)
-        begin = self._with_new_partitions(from_json(start), ends)
+    def _partitions(self, start: StreamOffsets, end: StreamOffsets) -> list[InputPartition]:
+        begin = self._begin(start, end)
         ranges = [
             Range(*partition, begin[partition], last)
-            for partition, last in sorted(ends.items())
+            for partition, last in sorted(end.offsets.items())
             if last > begin[partition]
         ]
+        # A micro-batch that is repeated after a crash may be of a topic that is gone since.
+        gone = self._made_again(end) if ranges else set()
+        ranges = [range_ for range_ in ranges if range_.topic not in gone]
         if not ranges:
             return []
         with self._cluster() as cluster:
@@ -113,32 +116,37 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
         return MetadataClient(self.options.bootstrap, self.options.request_timeout_ms / 1000)
 
-    def _latest(self) -> dict[Partition, int]:
+    def _latest(self) -> StreamOffsets:
         with self._cluster() as cluster:
-            return cluster.offsets(dict.fromkeys(partitions_of(cluster, self.options), LATEST))
+            partitions = partitions_of(cluster, self.options)
+            topic_ids = cluster.topic_ids({topic for topic, _ in partitions})
+            return StreamOffsets(cluster.offsets(dict.fromkeys(partitions, LATEST)), topic_ids)
 
-    def _with_new_partitions(
-        self, start: dict[Partition, int], end: Mapping[Partition, int]
-    ) -> dict[Partition, int]:
-        """Adds where the partitions begin that the stream has not read yet. Raises `DataLossError` if their
-        first records are gone: the stream would pass over them.
+    def _begin(self, start: StreamOffsets, end: StreamOffsets) -> dict[Partition, int]:
+        """Returns where a micro-batch begins. Partitions that the stream has not read yet begin at their
+        earliest offset. So do those of a topic that was made again, where a loss is allowed.
+
+        Raises `DataLossError` if a new partition's first records are gone: the stream would pass over them.
         """
-        new = [partition for partition in end if partition not in start]
+        again = start.topics_unlike(end.topic_ids)
+        begin = {each: offset for each, offset in start.offsets.items() if each[0] not in again}
+        new = [partition for partition in end.offsets if partition not in begin]
         if not new:
-            return start
+            return begin
         with self._cluster() as cluster:
             first = cluster.offsets(dict.fromkeys(new, EARLIEST))
-        late = sorted(partition for partition, offset in first.items() if offset > 0)
+        late = sorted(each for each, offset in first.items() if offset > 0 and each[0] not in again)
         if late and self.options.fail_on_data_loss:
             topic, partition = late[0]
             raise DataLossError(
                 "ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO",
                 f"Added partition {topic}-{partition} starts from {first[late[0]]} instead of 0.",
             )
-        return {**start, **first}
+        return {**begin, **first}
 
-    def _settled(self, begin: Mapping[Partition, int], latest: dict[Partition, int]) -> dict[Partition, int]:
-        """Returns the ends of the logs once none is gone, or before the place that the stream has reached.
+    def _settled(self, reached: StreamOffsets, latest: StreamOffsets) -> StreamOffsets:
+        """Returns the ends of the logs once none is gone, or before the place that the stream has reached, or
+        of another topic than the one that it has read.
 
         One answer may lack a topic: its broker was cut off before the topic was made. A new leader shows less
         until its followers have fetched. What stays so is deleted, or is the log of a topic that was made
@@ -146,28 +154,74 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         Kafka source.
         """
         until_s = time.monotonic() + self.options.request_timeout_ms / 1000
-        while doubtful := [each for each in begin if latest.get(each, -1) < begin[each]]:
+        while again := _not_reached(reached, latest):
             if time.monotonic() >= until_s:
-                self._check_allowed(begin, latest)
+                self._check_allowed(reached, latest)
                 break
             time.sleep(RETRY_PAUSE_MS / 1000)
             shown = self._latest()
-            latest = {**latest, **{each: shown[each] for each in doubtful if each in shown}}
-        return latest
+            offsets = {each: shown.offsets[each] for each in again if each in shown.offsets}
+            latest = StreamOffsets({**latest.offsets, **offsets}, {**latest.topic_ids, **shown.topic_ids})
+        # A broker may not tell an id that is known.
+        return replace(latest, topic_ids={**reached.topic_ids, **latest.topic_ids})
 
-    def _check_allowed(self, begin: Mapping[Partition, int], latest: Mapping[Partition, int]) -> None:
-        """Raises `DataLossError` for logs that are gone, or behind, unless a loss is allowed."""
-        problems: list[tuple[str, str]] = []
-        if deleted := sorted(f"{topic}-{partition}" for topic, partition in begin.keys() - latest.keys()):
+    def _made_again(self, planned: StreamOffsets) -> set[str]:
+        """Returns the topics that were made again since a micro-batch of theirs was planned. Raises
+        `DataLossError` for them, unless a loss is allowed: then nothing of them is read.
+        """
+        until_s = time.monotonic() + self.options.request_timeout_ms / 1000
+        topics = {topic for topic, _ in planned.offsets}
+        while True:
+            with self._cluster() as cluster:
+                again = planned.topics_unlike(shown := cluster.topic_ids(topics))
+            if not again or time.monotonic() >= until_s:
+                break
+            time.sleep(RETRY_PAUSE_MS / 1000)
+        self._report([_made_again(planned, shown, topic) for topic in sorted(again)])
+        return again
+
+    def _check_allowed(self, reached: StreamOffsets, latest: StreamOffsets) -> None:
+        """Raises `DataLossError` for logs that are gone, behind or others, unless a loss is allowed."""
+        begin, ends = reached.offsets, latest.offsets
+        again = reached.topics_unlike(latest.topic_ids)
+        problems = [_made_again(reached, latest.topic_ids, topic) for topic in sorted(again)]
+        if deleted := sorted(f"{each[0]}-{each[1]}" for each in begin.keys() - ends if each[0] not in again):
             problems.append(("PARTITIONS_DELETED", f"Partitions {', '.join(deleted)} have been deleted."))
-        for topic, partition in sorted(each for each, end in latest.items() if end < begin[each]):
-            at, end = begin[topic, partition], latest[topic, partition]
-            changed = f"Partition {topic}-{partition} offset was changed from {at} to {end}."
-            problems.append(("PARTITION_OFFSET_CHANGED", changed))
+        for each in sorted(each for each in begin.keys() & ends if ends[each] < begin[each]):
+            if each[0] not in again:
+                changed = (
+                    f"Partition {each[0]}-{each[1]} offset was changed from {begin[each]} to {ends[each]}."
+                )
+                problems.append(("PARTITION_OFFSET_CHANGED", changed))
+        self._report(problems)
+
+    def _report(self, problems: list[tuple[str, str]]) -> None:
         for subclass, problem in problems:
             if self.options.fail_on_data_loss:
                 raise DataLossError(subclass, problem)
             _log.warning("%s A loss is allowed: the stream goes on with what is there", problem)
+
+
+def _not_reached(reached: StreamOffsets, latest: StreamOffsets) -> list[Partition]:
+    """The partitions whose logs are gone, behind what the stream has reached, or of another topic."""
+    again = reached.topics_unlike(latest.topic_ids)
+    return [
+        each
+        for each, offset in reached.offsets.items()
+        if latest.offsets.get(each, -1) < offset or each[0] in again
+    ]
+
+
+def _made_again(reached: StreamOffsets, topic_ids: Mapping[str, str], topic: str) -> tuple[str, str]:
+    """The subclass and the reason of the error."""
+    reason = (
+        f"Topic {topic} was made again: the stream has read the one with id {reached.topic_ids[topic]}, and "
+        f"now there is one with id {topic_ids[topic]}. With failOnDataLoss=false the stream reads that from "
+        "its earliest offset. A mirror's copy gets the same records at the same offsets again: to go on "
+        "there, start the query with a new checkpoint, and give the offsets of the old one's last "
+        "micro-batch as startingOffsets."
+    )
+    return "PARTITIONS_DELETED", reason
 
 
 def limited(
@@ -185,21 +239,4 @@ def limited(
     return {
         partition: start[partition] + min(size, max(1, size * limit // total) if size else 0)
         for partition, size in left.items()
-    }
-
-
-def to_json(offsets: Mapping[Partition, int]) -> Offsets:
-    """Returns offsets in the format of the checkpoint."""
-    found: Offsets = {}
-    for (topic, partition), offset in sorted(offsets.items()):
-        found.setdefault(topic, {})[str(partition)] = offset
-    return found
-
-
-def from_json(offsets: Mapping[str, Mapping[str, Any]]) -> dict[Partition, int]:
-    """Returns the offsets of a checkpoint."""
-    return {
-        (topic, int(partition)): int(offset)
-        for topic, partitions in offsets.items()
-        for partition, offset in partitions.items()
     }
