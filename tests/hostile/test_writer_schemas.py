@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headrace.registry.client import NamedUrl
+from headrace.registry.urls import NamedUrl
 from headrace.registry.workers import Lane
 from headrace.warehouse import schemas as rules
 from headrace.warehouse.reasons import reason

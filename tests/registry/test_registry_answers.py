@@ -7,9 +7,13 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from headrace.registry.client import SchemaRegistryClient, parse_urls
+from headrace.registry import urls
+from headrace.registry.client import SchemaRegistryClient
 from headrace.registry.errors import RegistryError, RegistryUnavailableError
+from headrace.registry.urls import parse_urls
 
 CALLS: dict[str, Callable[[SchemaRegistryClient], object]] = {
     "subjects": lambda client: client.subjects(),
@@ -64,3 +68,27 @@ def test_an_address_that_no_request_can_name_is_refused_at_once(url: str) -> Non
         parse_urls(url)
     known: Any = parse_urls("east=http://127.1.0.3:8081,http://[::1]:8081,https://127.0.0.1/path")
     assert len(known) == 3
+
+
+@given(
+    st.from_regex(urls._PLAIN_URL, fullmatch=True)
+    | st.builds(
+        "http://{}:{}".format,
+        st.lists(
+            st.integers(0, 300).map(str) | st.from_regex(r"[a-z0-9-]{1,70}", fullmatch=True), min_size=1
+        ).map(".".join),
+        st.integers(0, 70_000),
+    )
+)
+def test_an_address_is_taken_if_httpx_takes_it_and_its_port_can_be(url: str) -> None:
+    """Most are known to be good without httpx, whose import would take a third of a command's time."""
+    try:
+        parsed = httpx.URL(url.strip())
+        is_good = bool(parsed.host.encode("idna")) and (parsed.port or 0) < 65_536
+    except (httpx.InvalidURL, UnicodeError):
+        is_good = False
+    if is_good:
+        assert [str(each) for each in parse_urls(url)] == [url.strip().rstrip("/")]
+    else:
+        with pytest.raises(ValueError, match="is not a registry's URL"):
+            parse_urls(url)

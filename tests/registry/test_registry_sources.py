@@ -13,11 +13,12 @@ import pytest
 
 from headrace.registry import errors, sources
 from headrace.registry.__main__ import parse_sources
-from headrace.registry.client import NamedUrl, SchemaConflictError, parse_urls
+from headrace.registry.client import SchemaConflictError
 from headrace.registry.copying import SubjectCopier
 from headrace.registry.errors import RegistryError
 from headrace.registry.requests import check_new_name
 from headrace.registry.sources import Registration, SourceError, Sources
+from headrace.registry.urls import NamedUrl, parse_urls
 
 EAST, WEST = NamedUrl("http://east:8081", "east"), NamedUrl("http://west:8081", "west")
 ONE: dict[str, Any] = {"type": "record", "name": "One", "fields": []}

@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.agent.configuration import Configuration
 from headrace.agent.errors import AgentStateError, BadRequestError
 from headrace.agent.folders import NEW, remove_durably, write_durably
+
+if TYPE_CHECKING:
+    # Slow to import, and `brokers_made_by`, which every command of the CLI may ask, needs none of it.
+    from headrace.agent.configuration import Configuration
 
 FORMAT: Final = 1
 

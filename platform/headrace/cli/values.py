@@ -185,7 +185,7 @@ def where_given(option: str) -> Callable[[str | None], str | None]:
 def registry_urls(text: str | None) -> str | None:
     """Checks what --registry gives: one URL, or several."""
     if text is not None:
-        from headrace.registry.client import parse_urls
+        from headrace.registry.urls import parse_urls
 
         try:
             if not parse_urls(text):

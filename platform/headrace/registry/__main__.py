@@ -16,12 +16,12 @@ from headrace.coordination.errors import CoordinationError
 from headrace.coordination.session import ZooKeeperSession
 from headrace.process.command_line import on_stop_signals, set_up_logging, split_address
 from headrace.process.web import KEEP_ALIVE_S, bounded_http
-from headrace.registry.client import NamedUrl, parse_urls
 from headrace.registry.copying import SubjectCopier
 from headrace.registry.server import create_app
 from headrace.registry.service import SchemaRegistry
 from headrace.registry.sources import SOURCES_MAX, Sources
 from headrace.registry.store import SchemaStore
+from headrace.registry.urls import NamedUrl, parse_urls
 from headrace.registry.workers import Workers
 
 CONNECTIONS_MAX: Final = 1_000

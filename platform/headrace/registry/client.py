@@ -9,7 +9,6 @@ What never changes is cached: the schema of an id, the id of a registered schema
 """
 
 import json
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from headrace.registry.answers import content_of, level_in, list_of, problems_in
 from headrace.registry.errors import MEDIA_TYPE, RegistryError, RegistryUnavailableError
 from headrace.registry.schema_rules import InvalidSchemaError
 from headrace.registry.strict_json import shown
+from headrace.registry.urls import EXAMPLE_URL, NamedUrl, parse_urls
 
 DEFAULT_TIMEOUT_S: Final = 10.0
 DEFAULT_RETRY_ROUNDS: Final = 3
@@ -33,49 +33,8 @@ COMPARE_TIMEOUT_S: Final = 3.0
 """How long a registry may take to confirm what another one answered."""
 UNREACHABLE_PAUSE_S: Final = 30.0
 """How long a registry that did not answer is not asked to confirm anything."""
-URL_SHOWN_MAX: Final = 200
-EXAMPLE_URL: Final = "http://127.1.0.3:8081"
 
 T = TypeVar("T")
-
-_NAMED_URL: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(https?://.*)")
-_URL: Final = re.compile(r"https?://[^/\s]", re.IGNORECASE)
-
-
-class NamedUrl(NamedTuple):
-    """A registry's URL, and the datacenter that it belongs to, if that is known."""
-
-    url: str
-    datacenter: str | None = None
-
-    def __str__(self) -> str:
-        return self.url if self.datacenter is None else f"{self.datacenter} ({self.url})"
-
-
-def parse_urls(urls: str | Sequence[str]) -> list[NamedUrl]:
-    """Returns the registries of a list such as "http://127.1.0.3:8081,west=http://127.2.0.3:8081".
-
-    Raises `ValueError` for what is not a URL of HTTP.
-    """
-    listed = urls.split(",") if isinstance(urls, str) else list(urls)
-    found: list[NamedUrl] = []
-    for text in (url.strip() for url in listed):
-        named = _NAMED_URL.fullmatch(text)
-        if named is not None:
-            found.append(NamedUrl(named[2].rstrip("/"), named[1]))
-        elif text:
-            found.append(NamedUrl(text.rstrip("/")))
-    for url, _ in found:
-        if not _is_url(url):
-            raise ValueError(f"{url[:URL_SHOWN_MAX]!r} is not a registry's URL, such as {EXAMPLE_URL}")
-    return found
-
-
-def _is_url(text: str) -> bool:
-    try:
-        return bool(_URL.match(text)) and bool(httpx.URL(text).host.encode("idna"))
-    except (httpx.InvalidURL, UnicodeError):  # idna's own errors are UnicodeErrors
-        return False
 
 
 class RegisteredSchema(NamedTuple):

@@ -12,13 +12,13 @@ from typing import Final
 
 from headrace.coordination.errors import CoordinationError
 from headrace.registry import errors
-from headrace.registry.client import NamedUrl
 from headrace.registry.errors import RegistryError
 from headrace.registry.requests import check_new_name, too_large
 from headrace.registry.schemas import InvalidSchemaError, ParsedSchema
 from headrace.registry.sources import Registration, SourceError, Sources
 from headrace.registry.store import IdTakenError, SchemaStore, SubjectTooLargeError
 from headrace.registry.subjects import StoredSchema, Subject, SubjectVersion
+from headrace.registry.urls import NamedUrl
 from headrace.registry.workers import Workers
 
 logger = logging.getLogger(__name__)

@@ -17,9 +17,10 @@ import httpx
 
 from headrace.registry import errors
 from headrace.registry.bounded_cache import BoundedCache
-from headrace.registry.client import NamedUrl, SchemaConflictError, same_schema
+from headrace.registry.client import SchemaConflictError, same_schema
 from headrace.registry.errors import MEDIA_TYPE, RegistryError
 from headrace.registry.strict_json import shown
+from headrace.registry.urls import NamedUrl
 
 SOURCES_MAX: Final = 64
 ANSWER_WAIT_MAX_S: Final = 3.0

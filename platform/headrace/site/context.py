@@ -33,7 +33,7 @@ class ContextError(SiteError):
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class ContextDatacenter(_Part):
@@ -61,7 +61,7 @@ class ContextDatacenter(_Part):
     @field_validator("registry_url")
     @classmethod
     def _check_registry(cls, value: str | None) -> str | None:
-        from headrace.registry.client import parse_urls
+        from headrace.registry.urls import parse_urls
 
         if value is not None:
             parse_urls(value)

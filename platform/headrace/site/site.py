@@ -55,7 +55,7 @@ AIRFLOW_DATABASE_PATTERN: Final = rf"^({POSTGRESQL}|{SQLITE}|[A-Za-z][A-Za-z0-9+
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Datacenter(_Part):

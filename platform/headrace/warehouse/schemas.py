@@ -15,11 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self, TypeVar
 
 from headrace.registry.client import (
-    NamedUrl,
     RegisteredSchema,
     SchemaConflictError,
     SchemaRegistryClient,
-    parse_urls,
     same_schema,
 )
 from headrace.registry.compatibility import Level, incompatibilities
@@ -30,6 +28,7 @@ from headrace.registry.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
+from headrace.registry.urls import NamedUrl, parse_urls
 from headrace.registry.workers import TASK_MAX_S, Lane, TooLongError
 from headrace.warehouse.schema_bounds import no_table, unusable
 
