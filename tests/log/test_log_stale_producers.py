@@ -112,3 +112,20 @@ def test_what_was_not_flushed_waits_for_that_alone(log: PartitionLog) -> None:
     assert log.delete_expired_segments() == [], "nothing has expired"
     log.flush()
     assert not log.awaits_checkpoint
+
+
+def test_a_cut_does_not_bring_back_what_an_old_checkpoint_knows_of_deleted_batches(log: PartitionLog) -> None:
+    """A follower that is cut behind a new leader's last batch falls back to the checkpoint before the last
+    one. The log may begin behind that by now.
+    """
+    end = log.end_address
+    log.append(batch(20, BUSY))
+    log.request_checkpoint()
+    log.flush()
+    assert log.delete_expired_segments() and log.start_address > 600
+    log.truncate(end)
+    assert last_sequence(log, EARLY) is None, "it sent more since: that would be refused for good"
+    assert last_sequence(log, BUSY) == 19
+    again = opened_after_a_crash(log)
+    assert last_sequence(again, EARLY) is None
+    again.close()

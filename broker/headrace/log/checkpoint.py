@@ -29,7 +29,7 @@ from headrace.log.errors import OldLogFormatError
 from headrace.log.files import replace_file
 from headrace.log.flushed import LINEAGE_BITS, NO_LINEAGE
 from headrace.log.names import CHECKPOINT, PREVIOUS_CHECKPOINT, TEMPORARY_SUFFIX
-from headrace.log.producers import ProducerEntry, StoredBatch, pack, unpack
+from headrace.log.producers import ProducerEntry, ProducerStates, StoredBatch, pack, unpack
 
 FILE_NAME: Final = CHECKPOINT
 VERSION: Final = 2  # 1, until November 2026: batches had baseOffset = address
@@ -155,6 +155,15 @@ def load(directory: Path, name: str = FILE_NAME) -> Checkpoint | None:
         return decode(path.read_bytes(), path)
     except FileNotFoundError:
         return None
+
+
+def producers_in(known: Checkpoint, start_address: int) -> ProducerStates:
+    """Returns what a checkpoint knows of producers. That is nothing if batches behind it were deleted: what
+    it says of a producer may be old, and would refuse all that this one sends, for good.
+    """
+    if known.recovery_point < start_address:
+        return ProducerStates()
+    return ProducerStates.restored(known.producers, known.saved_ms)
 
 
 def load_previous(directory: Path) -> Checkpoint | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.log.checkpoint import Checkpoint, save_cut
+from headrace.log.checkpoint import Checkpoint, producers_in, save_cut
 from headrace.log.config import UNLIMITED
 from headrace.log.cutting import expire
 from headrace.log.epochs import LeaderEpochs
@@ -222,7 +222,7 @@ class PartitionLog(LogWriter):
         self._checkpointed_address = -1
         self._covered_address = known.recovery_point
         self._reader.forget()
-        self.producers = ProducerStates.restored(known.producers, known.saved_ms)
+        self.producers = producers_in(known, self.start_address)
         for header in segments.headers(known.recovery_point):
             self.producers.note(header, header.base_offset)
 

@@ -119,7 +119,7 @@ def _recovered(directory: Path, files: Files, accepted: Sequence[Gap]) -> Opened
     segments = files.segments
     known = evidence(directory, files)
     check_chain(directory, segments, known.durable, accepted)
-    producers = _producers(known.checkpoint, segments[0].base_address)
+    producers = checkpoint.producers_in(known.checkpoint, segments[0].base_address)
     for segment in segments[:-1]:
         if segment.base_address in known.checkpoint.max_timestamps_ms:
             segment.note_max_timestamp(known.checkpoint.max_timestamps_ms[segment.base_address])
@@ -156,15 +156,6 @@ def _recovered(directory: Path, files: Files, accepted: Sequence[Gap]) -> Opened
     checkpointed_address = known.checkpoint.recovery_point if saved is None else end
     lineage = known.checkpoint.lineage
     return Opened(kept, producers, epochs, cut_files(directory), lineage, checkpointed_address)
-
-
-def _producers(known: Checkpoint, start_address: int) -> ProducerStates:
-    """Returns what a checkpoint knows of producers. That is nothing if batches behind it were deleted: what
-    it says of a producer may be old, and would refuse all that this one sends, for good.
-    """
-    if known.recovery_point < start_address:
-        return ProducerStates()
-    return ProducerStates.restored(known.producers, known.saved_ms)
 
 
 def _date(segments: Sequence[Segment], begun: BegunSegment | None) -> None:
