@@ -30,6 +30,7 @@ from headrace.broker.workers import Workers
 from headrace.client.calls import Call
 from headrace.coordination.brokers import BrokerRegistration
 from headrace.coordination.topics import PartitionState, TopicState
+from headrace.log.config import LogConfig
 from headrace.log.directory import PartitionName
 from headrace.log.partition import PartitionLog
 from headrace.replication.throttling import SHARE_MIN_BYTES
@@ -228,6 +229,28 @@ def test_a_log_that_its_leader_has_passed_begins_anew(bench: Bench) -> None:
     bench.respond(result(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=700), result(1))
     bench.workers.run()
     assert bench.asked == {0: 700, 1: 0}
+
+
+def test_what_a_leader_of_before_had_deleted_is_kept_where_a_later_one_has_it(bench: Bench) -> None:
+    """An unclean election made a leader whose log begins, and ends, before the others begin."""
+    one = bench.all[0]
+    one.log.config = LogConfig(segment_bytes=SIZE)
+    start = 4 * SIZE
+    gone = result(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=start)
+    bench.respond(gone, result(1))
+    bench.workers.run()
+    bench.respond(result(0, batch(start), log_start_offset=start), result(1))
+    bench.workers.run()
+    bench.respond(result(0, diverging_epoch=(0, 2 * SIZE)), result(1))
+    bench.workers.run()
+    assert bench.asked == {0: 0, 1: 0}
+    bench.respond(result(0, batch(0, 2) + batch(SIZE, 2), high_watermark=2 * SIZE), result(1))
+    bench.workers.run()
+    assert bench.asked[0] == 2 * SIZE
+    bench.followed.checkpoint(one)
+    bench.workers.run()
+    assert bench.followed.delete_expired(one, 1_000) == []
+    assert one.log.start_address == 0
 
 
 def test_a_full_disk_pauses_and_loses_nothing(bench: Bench) -> None:

@@ -195,6 +195,8 @@ class FollowedPartitions:
                 self.fail(followed)
             followed.high_watermark = min(followed.high_watermark, log.end_address)
             followed.forgotten_address = min(followed.forgotten_address, log.end_address)
+            # What comes there now no leader has deleted yet.
+            followed.leader_start_address = min(followed.leader_start_address, log.end_address)
             self._worked(followed)
 
         self._workers.submit(lambda: cut_log(log, step), ended)
