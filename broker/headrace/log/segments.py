@@ -100,6 +100,8 @@ class SegmentList:
             if segment.end_address > address or segment is self.active:
                 index.remove(directory, segment.base_address)  # an index says that the next segment exists
         while len(self._segments) > 1 and self.active.base_address >= address:
+            if self.active.base_address == address != self._segments[-2].end_address:
+                break  # there is a gap before it
             self.active.delete()
             del self._segments[-1], self._bases[-1]
             self.active = self._segments[-1]
