@@ -68,7 +68,6 @@ def cut(directory: Path, segments: Sequence[Segment], at: int, address: int, pro
         names.append(copy.name)
         sync_directory(directory)
         segment.truncate(address - segment.base_address)
-        os.fsync(segment.file.fd)
     sync_directory(directory)
     logger.warning(
         "%s: cut %d bytes off at address %d, which were never flushed completely: %s. As far as their "

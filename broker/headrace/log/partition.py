@@ -213,7 +213,8 @@ class PartitionLog(LogWriter):
         assert self.appending is None, f"{self.directory}: a thread is appending"
         known = save_cut(self.directory, self.start_address, address, self.notes.renew())
         segments = self._segments
-        segments.truncate(self.directory, address)
+        if segments.truncate(self.directory, address):
+            segments.add(self._new_segment(address))
         # A deleted file that a power cut brings back would follow on what is written in its place.
         sync_directory(self.directory)
         self.epochs.truncate(address)

@@ -132,7 +132,15 @@ class Segment:
         self.size_bytes = at + size_bytes
 
     def truncate(self, size_bytes: int) -> None:
+        """Cuts the file, durably. With nothing left it is another file; the directory is the caller's."""
         os.ftruncate(self.file.fd, size_bytes)
+        if size_bytes:
+            os.fsync(self.file.fd)
+        else:
+            self._file = self._last_file = None
+            temporary = self.path.with_name(self.path.name + TEMPORARY_SUFFIX)
+            temporary.write_bytes(b"")
+            temporary.replace(self.path)
         self.size_bytes = size_bytes
         self.starts = KnownStarts(self.base_address)
         self.later = None

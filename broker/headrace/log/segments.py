@@ -93,8 +93,14 @@ class SegmentList:
         del self._segments[0], self._bases[0]
         return taken
 
-    def truncate(self, directory: Path, address: int) -> None:
-        """Cuts off everything from `address` on; the segment that holds it becomes active."""
+    def truncate(self, directory: Path, address: int) -> bool:
+        """Cuts off everything from `address` on; returns whether a segment is to begin there. Waits for the
+        disk.
+
+        A file that was cut is written no more, and an empty one is another file: slices of what was there
+        before may still be on their way to a follower, and must not show what comes there next. With the
+        later epochs of those batches the follower's log would pass for the next leader's.
+        """
         self._forget_sealed()
         for segment in self._segments:
             if segment.end_address > address or segment is self.active:
@@ -105,9 +111,12 @@ class SegmentList:
             self.active.delete()
             del self._segments[-1], self._bases[-1]
             self.active = self._segments[-1]
-            index.remove(directory, self.active.base_address)
-        self.active.truncate(address - self.active.base_address)
-        index.remove(directory, self.active.base_address)  # a thread may just have written one: `IndexJob`
+        active = self.active
+        is_cut = active.end_address > address
+        if is_cut:
+            active.truncate(address - active.base_address)
+        index.remove(directory, active.base_address)  # a thread may just have written one: `IndexJob`
+        return is_cut and active.size_bytes > 0
 
     def replace_all(self, segment: Segment) -> None:
         """Makes `segment` the only one; deletes the files of the others. There is a start and an end at each
