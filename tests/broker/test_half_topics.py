@@ -105,6 +105,38 @@ def test_brokers_keep_the_logs_of_a_topic_whose_id_was_overwritten(replicas: Rep
     assert replicas.wait_until_equal(topic, 1, 2, 3).startswith(held)
 
 
+@pytest.mark.parametrize("stopped", [(3,), (1, 2, 3)], ids=["one", "all"])
+def test_brokers_that_start_while_a_topics_id_is_wrong_keep_its_logs(
+    replicas: ReplicatedCluster, stopped: tuple[int, ...]
+) -> None:
+    """They moved them aside as an earlier topic's, and began empty ones."""
+    topic = replicas.topic(1, 2, 3, min_insync_replicas="2")
+    replicas.wait_in_sync(topic, 1, 2, 3)
+    replicas.produce(topic, "first")
+    held = replicas.wait_until_equal(topic, 1, 2, 3)
+    path = znodes.topic(topic)
+    data = replicas.session.get(path).data
+    for broker in stopped:
+        replicas.brokers[broker].kill()
+    replicas.session.set(path, json.dumps(json.loads(data) | {"topic_id": str(uuid4())}).encode())
+    for broker in stopped:
+        replicas.brokers[broker].start()
+    for broker in stopped:
+        assert (
+            f"{topic}-0: the log is of topic id {json.loads(data)['topic_id']}"
+            in replicas.brokers[broker].output()
+        )
+        assert replicas.on_disk(broker, topic) == held
+        replicas.brokers[broker].kill()
+    replicas.session.set(path, data)
+    for broker in stopped:
+        replicas.brokers[broker].start()
+    replicas.topic(1, 2, 3)  # all brokers read the topics again
+    replicas.wait_in_sync(topic, 1, 2, 3)
+    replicas.produce(topic, "second")
+    assert replicas.wait_until_equal(topic, 1, 2, 3).startswith(held)
+
+
 def test_a_state_of_before_makes_nobody_a_leader_again(replicas: ReplicatedCluster) -> None:
     """Somebody puts back what a node held once: its leader lacks what was acknowledged since."""
     topic = replicas.topic(1, 2, 3, min_insync_replicas="2")

@@ -40,6 +40,7 @@ class Znode:
             mzxid=self.mzxid,
             ephemeralOwner=self.owner,
             mtime=self.at_ms,
+            ctime=0,
             dataLength=len(self.data),
         )
 

@@ -55,10 +55,13 @@ class PartitionName(NamedTuple):
 
 
 class _Owner(NamedTuple):
-    """The topic of a folder. `has_checksum`: whether its file would show a bit that rots."""
+    """The topic of a folder. `has_checksum`: whether its file would show a bit that rots. `creation`: see
+    `identity`.
+    """
 
     topic_id: UUID
     has_checksum: bool
+    creation: str
 
 
 def partition_of(folder: str) -> PartitionName | None:
@@ -180,21 +183,22 @@ class LogDirectory:
                 yield name
 
     def open(
-        self, name: PartitionName, topic_id: UUID, config: LogConfig, *, held_to: int = 0
+        self, name: PartitionName, topic_id: UUID, config: LogConfig, *, held_to: int = 0, creation: str = ""
     ) -> PartitionLog:
         """Opens the log of a partition, and claims its files until `release`; creates it if it is new. Any
         thread may call.
 
         The folder of an earlier topic of the same name is renamed (`.stray`), never deleted. `held_to`: the
         address up to which others rely on what is known to have been here: then the folder must not be empty.
-        Raises `LogLostError` if it is not, `LogBusyError` while `headrace log set-aside` works there, and
-        what `PartitionLog` raises.
+        `creation`: which creation of the partition this is, if it is known.
+        Raises `LogLostError` if the folder is empty, `LogBusyError` while `headrace log set-aside` works
+        there, `OtherTopicIdError` for the log of the same creation, and what `PartitionLog` raises.
         """
         if not self._claims.take(str(name)):
             raise LogBusyError(f"{self.path / str(name)}: `headrace log set-aside` is at work there")
         try:
             self._check_not_lost(name, topic_id, held_to)
-            return self._open(name, topic_id, config)
+            return self._open(name, topic_id, config, creation)
         except BaseException:
             self.release(name)
             raise
@@ -216,18 +220,20 @@ class LogDirectory:
         """Gives up the claim on a partition's files, once its log was closed or abandoned."""
         self._claims.release(str(name))
 
-    def _open(self, name: PartitionName, topic_id: UUID, config: LogConfig) -> PartitionLog:
+    def _open(self, name: PartitionName, topic_id: UUID, config: LogConfig, creation: str) -> PartitionLog:
         folder = self.path / str(name)
         owner = self._owner(folder, topic_id)
         if owner is not None and owner.topic_id != topic_id:
+            if creation and owner.creation == creation:
+                raise identity.of_same_creation(folder, owner.topic_id, topic_id)
             self._move_aside(folder, STRAY_SUFFIX)
             owner = None
         if owner is None:
             folder.mkdir(exist_ok=True)
-            replace_file(folder / IDENTITY_FILE, identity.encode(topic_id))
-        elif not owner.has_checksum:
+            replace_file(folder / IDENTITY_FILE, identity.encode(topic_id, creation))
+        elif not owner.has_checksum or (creation and owner.creation != creation):
             with suppress(OSError):  # a disk that is full: the next start tries again
-                replace_file(folder / IDENTITY_FILE, identity.encode(topic_id))
+                replace_file(folder / IDENTITY_FILE, identity.encode(topic_id, creation))
         return PartitionLog(folder, config, self._clock_ms)
 
     def delete(self, name: PartitionName, topic_id: UUID) -> Path | None:
@@ -247,7 +253,7 @@ class LogDirectory:
         """
         try:
             found = identity.decode((folder / IDENTITY_FILE).read_bytes())
-            return _Owner(UUID(found.topic_id), found.has_checksum)
+            return _Owner(UUID(found.topic_id), found.has_checksum, found.creation)
         except FileNotFoundError:
             if any(folder.glob(f"*{SEGMENT_SUFFIX}")):
                 raise identity.unknown(folder, "the file is missing", wanted) from None

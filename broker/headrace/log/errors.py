@@ -43,6 +43,10 @@ class LogLostError(LogDamagedError):
     """Caused by the environment: a log's folder is gone, as if nothing had ever been there."""
 
 
+class OtherTopicIdError(LogError):
+    """Caused by the environment: the topic has another id now, and is still the same. Nothing was changed."""
+
+
 def damaged(path: Path, address: int, cause: str) -> LogDamagedError:
     """Returns the error that names a file of a partition, the address, the cause and the ways out."""
     directory = path.parent

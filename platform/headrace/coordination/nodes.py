@@ -15,7 +15,8 @@ from headrace.coordination.errors import (
 
 class NodeStat(NamedTuple):
     """The fields of ZooKeeper's Stat that headrace uses; `owner_session` is 0 for a persistent node,
-    `modified_ms` the time of day of ZooKeeper's leader, `data_bytes` the length of the node's data.
+    `modified_ms` and `created_ms` the time of day of ZooKeeper's leader, `data_bytes` the length of the
+    node's data.
     """
 
     version: int
@@ -24,6 +25,7 @@ class NodeStat(NamedTuple):
     owner_session: int
     modified_ms: int
     data_bytes: int
+    created_ms: int = 0
 
 
 class Node(NamedTuple):
@@ -48,4 +50,12 @@ def translate(error: Exception, path: str) -> CoordinationError:
 
 def to_stat(stat: Any) -> NodeStat:
     """Converts the library's Stat."""
-    return NodeStat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner, stat.mtime, stat.dataLength)
+    return NodeStat(
+        stat.version,
+        stat.czxid,
+        stat.mzxid,
+        stat.ephemeralOwner,
+        stat.mtime,
+        stat.dataLength,
+        stat.ctime,
+    )

@@ -28,7 +28,8 @@ class PartitionState:
     `elr`: eligible leader replicas (KIP-966): not in sync any more, and yet they have all below the high
     watermark, which stands still as long as there are any.
     `created_zxid`: the transaction that created the partition, which tells it from one that was made again
-    under its name; 0 where the state was not read from ZooKeeper.
+    under its name, and `created_ms` when that was, by ZooKeeper's clock; 0 where the state was not read from
+    ZooKeeper.
     """
 
     leader: int
@@ -39,6 +40,12 @@ class PartitionState:
     removing: tuple[int, ...] = ()
     elr: tuple[int, ...] = ()
     created_zxid: int = field(default=0, compare=False, repr=False)
+    created_ms: int = field(default=0, compare=False, repr=False)
+
+    @property
+    def creation(self) -> str:
+        """Returns what no other partition has, in no other ZooKeeper either; nothing if it was not read."""
+        return f"{self.created_zxid}@{self.created_ms}" if self.created_zxid else ""
 
     @property
     def settled_count(self) -> int:
@@ -129,4 +136,4 @@ def parse_state(path: str, node: Node, listed: PartitionState) -> PartitionState
     except (KeyError, ValueError, TypeError):
         raise CorruptNodeError(f"{path}: not a partition's state: {node.data[:80]!r}") from None
     stored = replace(listed, leader=leader, leader_epoch=epoch, isr=isr, elr=elr)
-    return replace(stored, created_zxid=node.stat.created_zxid)
+    return replace(stored, created_zxid=node.stat.created_zxid, created_ms=node.stat.created_ms)

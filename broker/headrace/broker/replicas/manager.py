@@ -185,7 +185,7 @@ class ReplicaManager:
         topic_id = topic.topic_id
         opening = self._opening[name] = _Opening(topic_id)
         again = name in self._offline
-        held_to = self._roles.held_to(name, topic)
+        held_to, creation = self._roles.held_to(name, topic), topic.partitions[name.partition].creation
 
         def opened(tried: Tried | None, error: Exception | None) -> None:
             self._opening_now -= 1
@@ -210,7 +210,13 @@ class ReplicaManager:
             self._to_open.append(
                 lambda: self._workers.submit(
                     lambda: try_to_open(
-                        self._directory, name, topic_id, config.log, again=again, held_to=held_to
+                        self._directory,
+                        name,
+                        topic_id,
+                        config.log,
+                        again=again,
+                        held_to=held_to,
+                        creation=creation,
                     ),
                     opened,
                 )

@@ -48,16 +48,18 @@ def try_to_open(
     *,
     again: bool,
     held_to: int = 0,
+    creation: str = "",
 ) -> Tried:
-    """Opens a log. `again`: it was offline, and somebody may be restoring its files. `held_to`: see
-    `LogDirectory.open`. Any thread.
+    """Opens a log. `again`: it was offline, and somebody may be restoring its files. `held_to`, `creation`:
+    see `LogDirectory.open`. Any thread.
     """
     folder = directory.path / str(name)
     before = fingerprint(folder)
     try:
         if again:
             _check_that_nobody_writes(folder)
-        return Tried(directory.open(name, topic_id, config, held_to=held_to), None, before)
+        log = directory.open(name, topic_id, config, held_to=held_to, creation=creation)
+        return Tried(log, None, before)
     except Exception as error:
         return Tried(None, error, before)
 
