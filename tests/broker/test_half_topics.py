@@ -208,6 +208,31 @@ def test_a_leader_goes_on_when_its_state_is_there_again(replicas: ReplicatedClus
     replicas.wait_in_sync(topic, 1, 2, 3)
 
 
+def test_a_leader_goes_on_when_a_state_of_before_is_gone_again(replicas: ReplicatedCluster) -> None:
+    """It took that for another leader's, and waited to be told: acks=all waited for ever."""
+    topic = replicas.topic(1, 2, 3)
+    replicas.wait_in_sync(topic, 1, 2, 3)
+    path = znodes.partition_state(topic, 0)
+    before = replicas.session.get(path).data
+    replicas.elect(topic, 2)
+    replicas.produce(topic, "first")
+    replicas.wait_until_equal(topic, 1, 2, 3)
+    now = replicas.session.get(path).data
+    replicas.session.set(path, before)
+    replicas.brokers[3].send_signal(signal.SIGSTOP)
+    try:
+        says = f"{topic}-0: its in-sync replicas are not stored yet: ZooKeeper holds a state of before, "
+        replicas.wait_for("the leader tries", partial(is_said, replicas, 2, says))
+        replicas.session.set(path, now)
+        touch(replicas, topic)
+        replicas.topic(1, 2)  # all brokers read the topics again
+        replicas.wait_in_sync(topic, 1, 2)
+        replicas.produce(topic, "second")
+    finally:
+        replicas.brokers[3].send_signal(signal.SIGCONT)
+    replicas.wait_in_sync(topic, 1, 2, 3)
+
+
 def test_a_topic_that_lacks_a_node_is_corrupt_and_one_that_lacks_all_is_gone(
     zookeeper: ZooKeeperRoom,
 ) -> None:

@@ -184,6 +184,14 @@ class InSyncChanges:
                 )
             replicas.has_stored(outcome.isr, outcome.elr, self._state.monotonic_ms())
             self._state.partitions.in_sync_changed(partition)
+        elif outcome.leader_epoch <= expected.leader_epoch:
+            # No watch tells of it, since nobody believes it. Once the present one is back, this one goes on.
+            logger.warning(
+                "%s: its in-sync replicas are not stored yet: ZooKeeper holds a state of before, leader %d "
+                "in epoch %d; the present epoch is %d",
+                *(partition.name, outcome.leader, outcome.leader_epoch, expected.leader_epoch),
+            )
+            self._retry(change)
         # Else there is another leader: the watch tells.
 
     def _retry(self, change: _Change) -> None:
