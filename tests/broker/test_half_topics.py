@@ -15,6 +15,7 @@ from fix_replicas import replicas as replicas
 from fix_zookeeper import ZooKeeperRoom
 from headrace.client.replica_admin import ReplicaAdmin
 from headrace.coordination import znodes
+from headrace.coordination.election import controller_of
 from headrace.coordination.errors import CorruptNodeError, TopicNotRegisteredError
 from headrace.coordination.partition_states import PartitionChange
 from headrace.coordination.topics import PartitionState, TopicRegistry
@@ -163,6 +164,40 @@ def test_a_state_of_before_makes_nobody_a_leader_again(replicas: ReplicatedClust
     replicas.topic(1, 2, 3)
     replicas.produce(topic, "third")
     assert replicas.wait_until_equal(topic, 1, 2, 3).startswith(held)
+
+
+def test_a_new_controller_does_not_believe_a_state_of_before(replicas: ReplicatedCluster) -> None:
+    """It read all topics once more when it was elected, as if it knew nothing of them."""
+    replicas.wait_for("there is a controller", lambda: controller_of(replicas.session) > 0)
+    first = controller_of(replicas.session)
+    others = [broker for broker in (1, 2, 3) if broker != first]
+    topic = replicas.topic(others[0], others[1], first)
+    replicas.wait_in_sync(topic, 1, 2, 3)
+    path = znodes.partition_state(topic, 0)
+    data = replicas.session.get(path).data
+    replicas.elect(topic, others[1])
+    replicas.produce(topic, "first")
+    replicas.wait_until_equal(topic, 1, 2, 3)
+    now = replicas.session.get(path).data
+    replicas.session.set(path, data)
+    touch(replicas, topic)
+    replicas.topic(1, 2, 3)  # all brokers read the topics again
+    for broker in others:
+        says = f"{path}: its leader epoch was 1, and is 0 now"
+        replicas.wait_for("the broker names the node", partial(is_said, replicas, broker, says))
+    replicas.brokers[first].kill()
+    try:
+        replicas.wait_for("another one is elected", lambda: controller_of(replicas.session) in others)
+        second = controller_of(replicas.session)
+        replicas.wait_for("it acts", partial(is_said, replicas, second, " partitions changed in "))
+        assert replicas.session.get(path).data == data, "what it decides by that is never written"
+    finally:
+        replicas.session.set(path, now)
+        touch(replicas, topic)
+        replicas.brokers[first].start()
+    replicas.topic(1, 2, 3)
+    replicas.wait_in_sync(topic, 1, 2, 3)
+    replicas.produce(topic, "second")
 
 
 def test_a_drain_ends_with_the_name_of_a_state_that_cannot_be_read(replicas: ReplicatedCluster) -> None:

@@ -121,6 +121,7 @@ class SimController(Controller):
             seen_controller(broker.state),
             config_of(broker.state.config),
             rebalance_interval_s=None,
+            topics=broker.registry,
         )
         self._broker = broker
         self._wake = cast(Any, self)

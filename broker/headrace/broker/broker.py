@@ -211,6 +211,7 @@ class Broker:
             seen_controller(self._state),
             config_of(self._config),
             rebalance_interval_s=interval_s if self._config["auto.leader.rebalance.enable"] else None,
+            topics=self._topics,
         )
 
     def _announce_offline(self) -> OfflineNews:

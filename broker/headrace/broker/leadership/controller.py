@@ -112,7 +112,8 @@ def _named(changes: Sequence[PartitionChange]) -> str:
 
 class Controller:
     """A broker's candidacy for controller, and its work as such. `on_reign` gets the controller's broker id,
-    or None, on the session's callback thread. `config_of`: a topic's settings.
+    or None, on the session's callback thread. `config_of`: a topic's settings. `topics`: the registry of all
+    parts of the broker, which knows what the topics were before; else one that knows nothing yet.
     """
 
     def __init__(
@@ -123,8 +124,9 @@ class Controller:
         config_of: ConfigOf,
         *,
         rebalance_interval_s: float | None,
+        topics: TopicRegistry | None = None,
     ) -> None:
-        self._topics = TopicRegistry(session)
+        self._topics = topics or TopicRegistry(session)
         self._registry = BrokerRegistry(session)
         self._handled = HandledBrokers(session)
         self._offline = OfflineLogRegistry(session)
