@@ -200,6 +200,29 @@ def test_a_new_controller_does_not_believe_a_state_of_before(replicas: Replicate
     replicas.produce(topic, "second")
 
 
+def test_no_move_begins_at_a_state_of_before(replicas: ReplicatedCluster) -> None:
+    """It read the topic as if it knew nothing of it, and the leader of before led an epoch that was another
+    leader's: brokers take the epochs that they know for what they were.
+    """
+    topic = replicas.topic(1, 2, 3)
+    replicas.wait_in_sync(topic, 1, 2, 3)
+    path = znodes.partition_state(topic, 0)
+    before = replicas.session.get(path).data
+    replicas.elect(topic, 2)
+    replicas.produce(topic, "first")
+    held = replicas.wait_until_equal(topic, 1, 2, 3)
+    now = replicas.session.get(path).data
+    replicas.session.set(path, before)
+    with ReplicaAdmin(replicas.brokers.bootstrap) as admin:
+        refused = admin.reassign({(topic, 0): (1, 3)})
+        assert f"{path}: its leader epoch was 1, and is 0 now" in str(refused)
+        assert replicas.session.get(path).data == before
+        replicas.session.set(path, now)
+        assert not admin.reassign({(topic, 0): (1, 3)})
+    replicas.wait_in_sync(topic, 1, 3)
+    assert replicas.wait_until_equal(topic, 1, 3) == held
+
+
 def test_a_drain_ends_with_the_name_of_a_state_that_cannot_be_read(replicas: ReplicatedCluster) -> None:
     """It asked again and again until its time was up, and said nothing of why."""
     for name in replicas.registry.list():

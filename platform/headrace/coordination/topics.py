@@ -99,7 +99,7 @@ class TopicRegistry:
             change.commit()
         except NodeExistsError:
             try:
-                existing_id = self.get(name).topic_id
+                existing_id = self._get_versioned(name)[0].topic_id
             except TopicNotRegisteredError:
                 existing_id = None
             if existing_id != topic_id:
@@ -223,8 +223,15 @@ class TopicRegistry:
         return problems
 
     def get(self, name: str) -> TopicState:
-        """Reads the topic. Raises `TopicNotRegisteredError`."""
-        return self._get_versioned(name)[0]
+        """Reads the topic. Raises `TopicNotRegisteredError`, `CorruptNodeError`; also for what is older than
+        what `list` has returned.
+        """
+        before = self._known.get(name)  # what is read now is not older
+        topic = self._get_versioned(name)[0]
+        problem = None if before is None else _later_than(before[1], topic)
+        if problem is not None:
+            raise problem
+        return topic
 
     def list(self) -> dict[str, TopicState]:
         """Returns all topics by name."""
@@ -314,11 +321,15 @@ def _as_after(before: TopicState, found: TopicRead | Problem) -> TopicRead | Pro
     """
     if not isinstance(found, TopicRead | UnreadSettingsError):
         return found
-    now = found.topic
+    return _later_than(before, found.topic) or found
+
+
+def _later_than(before: TopicState, now: TopicState) -> CorruptNodeError | None:
+    """Returns why this is not what became of the topic; None if it is."""
     if now.topic_id != before.topic_id:
         former = {state.created_zxid for state in before.partitions.values()}
         if former.isdisjoint(state.created_zxid for state in now.partitions.values()):
-            return found
+            return None
         return CorruptNodeError(
             f"{znodes.topic(before.name)}: its id was {before.topic_id} and is {now.topic_id} now, and the "
             "topic was not made again: write the former id, or restart this broker if this one is right"
@@ -330,7 +341,7 @@ def _as_after(before: TopicState, found: TopicRead | Problem) -> TopicRead | Pro
                 f"{znodes.partition_state(before.name, index)}: its leader epoch was {state.leader_epoch}, "
                 f"and is {epoch} now: write what was there, or a leader that has all, in a later epoch"
             )
-    return found
+    return None
 
 
 def _check_replicas(name: str, replicas: Mapping[int, tuple[int, ...]]) -> None:
