@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from dataclasses import replace
 from functools import partial
 from uuid import uuid4
 
@@ -17,6 +18,7 @@ from headrace.client.replica_admin import ReplicaAdmin
 from headrace.coordination import znodes
 from headrace.coordination.election import controller_of
 from headrace.coordination.errors import CorruptNodeError, TopicNotRegisteredError
+from headrace.coordination.partition_state import state_document
 from headrace.coordination.partition_states import PartitionChange
 from headrace.coordination.topics import PartitionState, TopicRegistry
 from headrace.reassignment.moving import ReassignmentError, UnfinishedError
@@ -311,3 +313,22 @@ def test_a_topic_that_lacks_a_node_is_corrupt_and_one_that_lacks_all_is_gone(
         with pytest.raises(TopicNotRegisteredError):
             registry.get("state")
         assert registry.list().keys() == {"settings"}
+
+
+def test_no_epoch_gets_another_leader(zookeeper: ZooKeeperRoom) -> None:
+    """Two leaders of one epoch would have other batches at the same addresses, and no follower could tell."""
+    with zookeeper.session() as session:
+        registry = TopicRegistry(session)
+        created = registry.create("t", uuid4(), {0: (1, 2, 3)})
+        state = replace(created.partitions[0], leader=2, leader_epoch=1)
+        registry.set_partition_state("t", 0, state, expected=created.partitions[0])
+        known = registry.list()
+        session.set(znodes.partition_state("t", 0), state_document(replace(state, leader=3)))
+        session.set(znodes.topic("t"), session.get(znodes.topic("t")).data)
+        assert registry.list() == known
+        with pytest.raises(CorruptNodeError, match="in leader epoch 1 its leader was 2, and is 3 now"):
+            registry.get("t")
+        registry.set_partition_state(
+            "t", 0, replace(state, leader=3, leader_epoch=2), expected=replace(state, leader=3)
+        )
+        assert registry.get("t").partitions[0].leader == 3

@@ -335,11 +335,17 @@ def _later_than(before: TopicState, now: TopicState) -> CorruptNodeError | None:
             "topic was not made again: write the former id, or restart this broker if this one is right"
         )
     for index, state in before.partitions.items():
-        epoch = now.partitions[index].leader_epoch if index in now.partitions else state.leader_epoch
-        if epoch < state.leader_epoch:
+        found = now.partitions.get(index, state)
+        path = znodes.partition_state(before.name, index)
+        if found.leader_epoch < state.leader_epoch:
             return CorruptNodeError(
-                f"{znodes.partition_state(before.name, index)}: its leader epoch was {state.leader_epoch}, "
-                f"and is {epoch} now: write what was there, or a leader that has all, in a later epoch"
+                f"{path}: its leader epoch was {state.leader_epoch}, and is {found.leader_epoch} now: "
+                "write what was there, or a leader that has all, in a later epoch"
+            )
+        if found.leader_epoch == state.leader_epoch and found.leader != state.leader:
+            return CorruptNodeError(
+                f"{path}: in leader epoch {state.leader_epoch} its leader was {state.leader}, and is "
+                f"{found.leader} now: write what was there, or a leader that has all, in a later epoch"
             )
     return None
 
