@@ -64,6 +64,8 @@ class TopicRegistry:
     def __init__(self, session: ZooKeeperSession) -> None:
         self._session = session
         self._known: dict[str, tuple[int, TopicState]] = {}
+        self.unread: frozenset[str] = frozenset()
+        """The topics whose partitions `list` could not read last: they are there as before, or left out."""
 
     @property
     def is_connected(self) -> bool:
@@ -252,6 +254,7 @@ class TopicRegistry:
                 changed[name] = zxid
         # What is read now may be newer than the zxid: at worst it is read once more.
         read = read_topics(self._session, {name: topics[name] for name in changed})
+        unread = set()
         for name, found in read.items():
             before = held.get(name)
             result = found if before is None else _as_after(before[1], found)
@@ -262,8 +265,10 @@ class TopicRegistry:
                 kept, what = (None, "is left out") if before is None else _kept(before[1], result)
                 if kept is not None:
                     known[name] = NEVER_READ, kept
+                if kept is None or not isinstance(result, UnreadSettingsError):
+                    unread.add(name)
                 logger.error("%s; topic %s %s", result, name, what)
-        self._known = known
+        self._known, self.unread = known, frozenset(unread)
         return {name: known[name][1] for name in names if name in known}
 
     def watch(self, callback: Callable[[dict[str, TopicState]], None]) -> Watch:

@@ -42,6 +42,8 @@ LOOKS_MAX: Final = 3  # at the brokers, for one decision: they may change again 
 NAMED_MAX: Final = 10  # partitions in one line of the log
 
 Topics = Mapping[str, TopicState]
+Doubts = Mapping[str, Mapping[int, int]]
+"""By topic, the brokers that came back with another disk while it could not be read, and their epochs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +56,17 @@ class Cluster:
 
 
 def decide(
-    cluster: Cluster, brokers: Brokers, config_of: ConfigOf, *, rebalance: bool
+    cluster: Cluster, every: Brokers, config_of: ConfigOf, *, rebalance: bool, doubts: Doubts | None = None
 ) -> list[PartitionChange]:
     """Returns the changes that the present state of all partitions asks for.
 
-    `rebalance`: partitions go back to their preferred leaders.
+    `rebalance`: partitions go back to their preferred leaders. `every`: the brokers, as they are for every
+    topic; for those of `doubts` there is more.
     """
     changes: list[PartitionChange] = []
     for topic in cluster.topics.values():
         below = elr_below_of(topic, config_of)
+        brokers = every.with_other_disks((doubts or {}).get(topic.name, {}))
         for index, state in topic.partitions.items():
             offline = {r for r in state.replicas if (r, topic.name, index) in cluster.offline}
             new = elect(state, brokers, below, unclean=False, offline=offline)
@@ -141,6 +145,7 @@ class Controller:
         self._reign: Reign | None = None
         self._read_in = 0  # the controller epoch at whose beginning everything was read
         self._known = Cluster({}, {})
+        self._doubts: Doubts = {}
         self._thread = threading.Thread(target=self._run, name=f"controller-{broker_id}", daemon=True)
 
     def start(self) -> None:
@@ -223,7 +228,7 @@ class Controller:
                 other_disks={each.broker.broker_id: each.broker.epoch for each in new if each.has_other_disk},
                 stopping=stopping_of(known.brokers.values()),
             )
-            changes = decide(known, brokers_now, self._config_of, rebalance=rebalance)
+            changes = decide(known, brokers_now, self._config_of, rebalance=rebalance, doubts=self._doubts)
             if not changes:
                 break
             # In the same way a topic may be newer than the brokers that are known, one of which leads it.
@@ -232,11 +237,21 @@ class Controller:
                 break
             known = replace(known, brokers=brokers)
         all_written = self._write(reign, changes, brokers_now) if changes else True
+        if all_written:
+            self._note_doubts(brokers_now)
         if new and all_written:
             self._handled.note([each.broker for each in new], reign.guard)
         if rebalance:
             assert self._rebalance_interval_s is not None
             self._rebalance_at_s = time.monotonic() + self._rebalance_interval_s
+
+    def _note_doubts(self, brokers: Brokers) -> None:
+        """Notes which topics could not be read when brokers came back with other disks. Once their nodes are
+        mended they say again that those were in sync, and these registrations are not new any more.
+        """
+        before, unread = self._doubts, self._topics.unread
+        doubts = {topic: {**before.get(topic, {}), **brokers.other_disks} for topic in unread}
+        self._doubts = {topic: found for topic, found in doubts.items() if found}
 
     def _write(self, reign: Reign, changes: list[PartitionChange], brokers: Brokers) -> bool:
         """Returns whether nothing is to be decided again: others may have changed a partition meanwhile, or

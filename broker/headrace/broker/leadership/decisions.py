@@ -29,6 +29,12 @@ class Brokers:
     other_disks: Mapping[int, int] = field(default_factory=dict)
     stopping: Set[int] = frozenset()
 
+    def with_other_disks(self, more: Mapping[int, int]) -> Brokers:
+        """Returns the same, with further brokers that have come back with other disks."""
+        if not more:
+            return self
+        return replace(self, bounced=self.bounced | more.keys(), other_disks={**self.other_disks, **more})
+
     def empty_for(self, state: PartitionState) -> Set[int]:
         """Returns the brokers that came back without what they had of this partition. A partition that was
         created after a broker's registration is wholly on the disk that the broker has now."""
