@@ -66,6 +66,20 @@ def test_retention_by_size_keeps_at_least_that_much(tmp_path: Path) -> None:
     again.close()
 
 
+def test_what_is_not_committed_does_not_count_for_retention_by_size(tmp_path: Path) -> None:
+    """A leader that nobody follows any more deleted events for what it wrote alone. That was cut off then: of
+    what was committed its log had less than `retention.bytes`, and a part of it was younger than any limit.
+    """
+    log = filled(
+        tmp_path / "t-0", LogConfig(segment_bytes=1_000, retention_bytes=2_500, retention_ms=-1), Clock()
+    )
+    committed_end = 3_200
+    log.delete_expired_segments(upto=committed_end)
+    log.truncate(log.position(committed_end))
+    assert log.size_bytes >= 2_500 - 261, "a batch may lie across the committed end"
+    log.close()
+
+
 def test_retention_by_time_counts_from_the_append(tmp_path: Path) -> None:
     clock = Clock()
     log = filled(tmp_path / "t-0", LogConfig(segment_bytes=1_000, retention_ms=60_000), clock)

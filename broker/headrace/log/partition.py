@@ -189,13 +189,13 @@ class PartitionLog(LogWriter):
         if self._cut_files and config.retention_ms != UNLIMITED:
             self._cut_files = expire(self._cut_files, now - config.retention_ms)
         self.producers.expire(config.producer_expiration_ms)
-        end = self.flushed_address if upto is None else min(upto, self.flushed_address)
+        end = committed_end = self.flushed_address if upto is None else min(upto, self.flushed_address)
         if self._covered_address < end:
             # After a crash nobody would know what producers had in what lies behind it.
             end = self._covered_address
             if self._segments.oldest.end_address > end and len(self._segments) > 1:
                 self.request_checkpoint()
-        deleted = delete_expired(self._segments, config, end, now, source_start)
+        deleted = delete_expired(self._segments, config, end, now, source_start, committed_end=committed_end)
         if deleted:
             self._directory_unsynced = True
             self._reader.forget()

@@ -42,17 +42,26 @@ def is_old(segment: Segment, config: LogConfig, now_ms: int) -> bool | None:
 
 
 def delete_expired(
-    segments: SegmentList, config: LogConfig, upto: int, now_ms: int, source_start: int | None = None
+    segments: SegmentList,
+    config: LogConfig,
+    upto: int,
+    now_ms: int,
+    source_start: int | None = None,
+    *,
+    committed_end: int,
 ) -> list[Path]:
     """Takes sealed segments beyond retention that end at `upto` or before out of the log, the oldest first;
     returns their files, which any thread may remove. With `source_start`, those that end before that,
-    whatever their age. If nothing was deleted: raises `ColdSegmentError` if the timestamps of the first one
+    whatever their age.
+
+    Bytes from `committed_end` on do not count for `retention.bytes`: they may be cut off again, and what was
+    deleted for them would be missed. If nothing was deleted: raises `ColdSegmentError` if the timestamps of the first one
     must be read, `OSError` if it cannot be taken out.
     """
     deleted: list[Path] = []
     while len(segments) > 1 and len(deleted) < DELETED_AT_ONCE_MAX:
         oldest = segments.oldest
-        left_bytes = segments.end_address - oldest.end_address
+        left_bytes = min(committed_end, segments.end_address) - oldest.end_address
         too_large = config.retention_bytes != UNLIMITED and left_bytes >= config.retention_bytes
         is_expired: bool | None
         if source_start is None:
