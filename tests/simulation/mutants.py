@@ -18,6 +18,8 @@ from headrace.broker.partition import Partition
 from headrace.broker.produce import plain, refusals, staging
 from headrace.broker.produce.refusals import StoredSequence
 from headrace.broker.replicas import fetcher
+from headrace.broker.replicas.followed import FollowedPartition
+from headrace.broker.replicas.followed_partitions import FollowedPartitions
 from headrace.broker.replicas.roles import Roles
 from headrace.broker.settings.config import BrokerConfig, TopicConfig
 from headrace.broker.settings.replication import ACKS_ALL, REPLICATED
@@ -281,6 +283,24 @@ def brokers_that_stop_may_join() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def followers_delete_what_an_earlier_leader_deleted() -> Iterator[None]:
+    """They remember up to where, although their logs were cut back, and another leader writes there now."""
+    real = FollowedPartitions.cut
+
+    def cut(self: FollowedPartitions, followed: FollowedPartition, step: Any, then: Any) -> None:
+        before = followed.leader_start_address
+
+        def goes_on(each: FollowedPartition) -> None:
+            each.leader_start_address = max(each.leader_start_address, before)
+            then(each)
+
+        real(self, followed, step, goes_on)
+
+    with put(FollowedPartitions, "cut", cut):
+        yield
+
+
 MUTANTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     each.__name__.replace("_", "-"): each
     for each in (
@@ -308,5 +328,6 @@ MUTANTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
         one_clock_makes_events_old,
         followers_take_one_partition_of_a_topic,
         brokers_that_stop_may_join,
+        followers_delete_what_an_earlier_leader_deleted,
     )
 }

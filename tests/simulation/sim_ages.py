@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.partition import Partition
@@ -46,6 +47,11 @@ WRONG_FOR_MS: Final = (1_000.0, 15_000.0)
 WRONG_CLOCKS: Final = 4
 BEHIND: Final = 0.5
 COME_BACK_RIGHT: Final = 0.5
+UNCLEAN: Final = 0.4
+"""In how many of these worlds the topic allows unclean elections."""
+FROM_BEHIND: Final = 0.7
+DIE: Final = 0.3
+"""How many of the others die then; those that hang keep their memory."""
 BLINK_MS: Final = (100.0, 400.0)
 OTHERS_DOWN_MS: Final = (4_500.0, 9_000.0)
 """Longer than a session lasts: the one that blinks is elected."""
@@ -71,7 +77,10 @@ class Ages:
         self._ends: deque[tuple[float, int]] = deque()  # what it was, and when
         self.off_ms: dict[int, float] = {}
         self._ahead_ms = 0.0
+        # By a chance of its own, too: that of the world's faults stays as it was.
+        self.is_unclean = random.Random(f"unclean ages {world.seed}").random() < UNCLEAN
         self._checked_start = 0
+        self._starts: dict[Path, int] = {}
         self._handed_ms: dict[tuple[int, int, int], int] = {}
 
     @staticmethod
@@ -100,7 +109,9 @@ class Ages:
         """Lets bursts of faults come, and calm after each; the last burst is not healed yet."""
         world, draw = self._world, self._draw
         for _ in range(draw.randint(*BURSTS)):
-            if draw.random() < COME_BACK_RIGHT:
+            if self.is_unclean and draw.random() < FROM_BEHIND:
+                self._lead_from_behind()
+            elif draw.random() < COME_BACK_RIGHT:
                 self._come_back_right()
             else:
                 self._trouble(burst_ms)
@@ -131,6 +142,20 @@ class Ages:
             world.faults.crash(each, BLINK_MS if each == number else OTHERS_DOWN_MS)
         world.clock.run_until(world.clock.now_ms + draw.uniform(*BURST_MS))
 
+    def _lead_from_behind(self) -> None:
+        """A follower is away until all that it holds, and some of what came since, has expired elsewhere. The
+        others die, or hang, and it leads: what is written now gets addresses that were deleted before.
+        """
+        world, draw = self._world, self._draw
+        number = draw.choice([each for each in world.brokers if each != world.state()["leader"]])
+        away_ms = self.retention_ms + self.segment_ms + draw.uniform(*BURST_MS)
+        world.faults.crash(number, (away_ms, away_ms))
+        world.clock.run_until(world.clock.now_ms + away_ms - BLINK_MS[0])
+        for each in world.brokers:
+            if each != number:
+                (world.faults.crash if draw.random() < DIE else world.faults.stop)(each, OTHERS_DOWN_MS)
+        world.clock.run_until(world.clock.now_ms + OTHERS_DOWN_MS[0] + draw.uniform(*BURST_MS))
+
     def _rest(self) -> None:
         clock = self._world.clock
         clock.run_until(clock.now_ms + self._draw.uniform(*CALM_MS))
@@ -159,7 +184,13 @@ class Ages:
     # --- the judgement ---
 
     def start_address(self) -> int:
-        """The greatest start of any log, also of those that were closed since."""
+        """The greatest start of any log, also of those that were closed since; after an unclean election the
+        leader's may be lower.
+        """
+        leader = self._world.brokers.get(self._world.state()["leader"])
+        log = None if leader is None else log_of(leader)
+        if self.is_unclean and log is not None:
+            return log.start_address
         return max(self._checked_start, *(log.start_address for log in self._logs()), 0)
 
     def may_have_expired(self, batch: Acknowledged) -> bool:
@@ -171,23 +202,30 @@ class Ages:
         """Returns what was deleted too early since the last call."""
         logs = self._logs()
         start = max((log.start_address for log in logs), default=0)
-        self._end = max(self._end, *(log.end_address for log in logs), 0)
+        end = max((log.end_address for log in logs), default=0)
+        self._end = end if self.is_unclean else max(self._end, end)
         now_ms = self._world.clock.now_ms
         self._ends.append((now_ms, self._end))
         while len(self._ends) > 1 and self._ends[1][0] <= now_ms - LOOKS_MS:
             self._ends.popleft()
         if self._retention_bytes != UNLIMITED and self._end - start >= self._retention_bytes:
             self._checked_start = max(self._checked_start, start)
-        if start <= self._checked_start:
-            return []
-        before, self._checked_start = self._checked_start, start
-        gone = self._ages_of(before, start)
-        young = [(offset, age_ms) for offset, age_ms in gone if age_ms < self.retention_ms]
-        return [
-            f"the event at offset {offset} is {age_ms:.0f} ms old, and was deleted"
-            f" ({self._world.clock.now_ms:.0f} ms)"
-            for offset, age_ms in young
-        ]
+        self._checked_start = max(self._checked_start, start)
+        return [each for log in logs for each in self._deleted_young(log)]
+
+    def _deleted_young(self, log: PartitionLog) -> Iterator[str]:
+        """What one replica has deleted since the last call. Each one must not do it too early: also if it was
+        cut back, or is another one.
+        """
+        before, self._starts[log.directory] = self._starts.get(log.directory, 0), log.start_address
+        if self._retention_bytes != UNLIMITED and self._end - log.start_address >= self._retention_bytes:
+            return
+        for offset, age_ms in self._ages_of(before, log.start_address):
+            if age_ms < self.retention_ms:
+                yield (
+                    f"{log.directory}: the event at offset {offset} is {age_ms:.0f} ms old, and was deleted"
+                    f" ({self._world.clock.now_ms:.0f} ms)"
+                )
 
     def _late(self) -> list[str]:
         """Returns what should have been deleted for long. A replica that was copied again may have to grow
@@ -198,12 +236,13 @@ class Ages:
         copies = max(1, sum(counts.get(kind, 0) for kind in COPYING))
         most_ms = (1 + copies) * (self.retention_ms + self.segment_ms) + self._ahead_ms + LATE_MS
         end = self._world.high_watermark()
-        most_bytes = self._retention_bytes + 2 * self._segment_bytes + end - self._ends[0][1]
+        most_bytes = self._retention_bytes + 2 * self._segment_bytes + max(0, end - self._ends[0][1])
         found = []
         for log in self._logs():
             if self._retention_bytes != UNLIMITED and log.size_bytes > most_bytes:
                 found.append(f"{log.directory} holds {log.size_bytes} bytes")
-            oldest = min(self._ages_of(log.start_address, end), default=None)
+            # After an unclean election another event may be at the offset of an old one.
+            oldest = None if self.is_unclean else min(self._ages_of(log.start_address, end), default=None)
             if oldest is not None and oldest[1] > most_ms:
                 found.append(
                     f"{log.directory}: the event at offset {oldest[0]} is {oldest[1]:.0f} ms old, and is"

@@ -303,9 +303,7 @@ class SimReader(SimClient):
         if code is not ErrorCode.NONE:
             if code is ErrorCode.CORRUPT_MESSAGE:
                 self.damaged += 1
-            elif code is ErrorCode.OFFSET_OUT_OF_RANGE and self.may_lose:
-                self.position = 0
-            elif code is ErrorCode.OFFSET_OUT_OF_RANGE and self.position < self.start_address():
+            elif code is ErrorCode.OFFSET_OUT_OF_RANGE and self._may_begin_again():
                 self.position = self.start_address()
             elif code not in RETRIABLE and (code not in OF_THE_PAST or self._is_led_by(self._leader)):
                 self.problems.append(
@@ -319,6 +317,9 @@ class SimReader(SimClient):
         if self.clock.chance(0.01):
             self.position = 0
         self._again(self.clock.between(0, READ_PAUSE_MS), self._ask)
+
+    def _may_begin_again(self) -> bool:
+        return self.may_lose or self.position < self.start_address()
 
     def _take(self, records: bytes) -> None:
         try:

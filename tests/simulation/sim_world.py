@@ -271,6 +271,7 @@ class World:
         self.is_unclean = self.clock.chance(UNCLEAN_WORLDS) and not self.ages
         if self.ages is not None:
             config |= self.ages.config
+            self.is_unclean = self.ages.is_unclean
         if self.is_unclean:
             config[UNCLEAN] = "true"
         registry.create(TOPIC, TOPIC_ID, {0: tuple(replicas)}, config)

@@ -55,8 +55,8 @@ def delete_expired(
     whatever their age.
 
     Bytes from `committed_end` on do not count for `retention.bytes`: they may be cut off again, and what was
-    deleted for them would be missed. If nothing was deleted: raises `ColdSegmentError` if the timestamps of the first one
-    must be read, `OSError` if it cannot be taken out.
+    deleted for them would be missed. If nothing was deleted: raises `ColdSegmentError` if the timestamps of
+    the first one must be read, `OSError` if it cannot be taken out.
     """
     deleted: list[Path] = []
     while len(segments) > 1 and len(deleted) < DELETED_AT_ONCE_MAX:
