@@ -30,6 +30,7 @@ from headrace.broker.handlers import (
     list_offsets,
     log_dirs,
     metadata,
+    new_group_protocol,
     topic_partitions,
     topics,
 )
@@ -91,6 +92,7 @@ class BrokerService:
             ApiKey.CREATE_PARTITIONS: Api(0, 3, topics.create_partitions),
             ApiKey.INCREMENTAL_ALTER_CONFIGS: Api(0, 1, configs.alter_incrementally),
             ApiKey.DESCRIBE_CLUSTER: Api(0, 2, cluster.describe),
+            ApiKey.CONSUMER_GROUP_HEARTBEAT: Api(0, 1, new_group_protocol.refuse),
             ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(0, 0, topic_partitions.handle),
         }
         self._metadata: dict[bytes, bytearray] = {}
