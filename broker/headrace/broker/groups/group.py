@@ -18,6 +18,7 @@ from headrace.broker.groups.generations import StoredGeneration
 from headrace.broker.groups.member import Member, ReplyToJoin, ReplyToSync, choose_protocol
 from headrace.broker.groups.members import Members
 from headrace.broker.groups.replies import Generation
+from headrace.broker.groups.returning import is_suited
 from headrace.broker.groups.types import (
     GROUP_METADATA_MAX_BYTES,
     PROMISED_BYTES,
@@ -281,13 +282,13 @@ class Group:
         was_leader = old.member_id == self.leader_id
         old.complete_join(JoinReply(error=ErrorCode.FENCED_INSTANCE_ID, member_id=old.member_id))
         old.complete_sync(SyncReply(error=ErrorCode.FENCED_INSTANCE_ID))
-        unchanged = old.protocols == request.protocols and self.state is GroupState.STABLE
+        before = old.protocols
         self._members.rename(old, self._new_member_id(request.client_id))
         self._members.renew(old, request, now_ms)
         old.reply_to_join = reply
-        if was_leader:
-            self.leader_id = old.member_id
-        if unchanged and not was_leader:
+        self.leader_id = old.member_id if was_leader else self.leader_id
+        is_stable = self.state is GroupState.STABLE and (request.knows_skipping or not was_leader)
+        if is_stable and is_suited(old, before, self._members.all(), self._generation):
             # Its new id must be stored first: another coordinator would take it for fenced.
             self._store(self, self._to_store(), lambda stored_ms: self._replaced(old, reply, stored_ms))
         else:
@@ -296,7 +297,7 @@ class Group:
     def _replaced(self, member: Member, reply: ReplyToJoin, now_ms: int) -> None:
         if self.state is GroupState.STABLE and member.reply_to_join is reply:
             member.extend(now_ms)
-            member.complete_join(self._joined(member))
+            member.complete_join(self._joined(member, is_stable=True))
 
     # --- phases ---
 
@@ -378,8 +379,8 @@ class Group:
 
     # --- replies ---
 
-    def _joined(self, member: Member) -> JoinReply:
-        return replies.joined(self._generation, self._members.all(), member)
+    def _joined(self, member: Member, *, is_stable: bool = False) -> JoinReply:
+        return replies.joined(self._generation, self._members.all(), member, is_stable=is_stable)
 
     def _synced(self, member: Member) -> SyncReply:
         return replies.synced(self._generation, member)

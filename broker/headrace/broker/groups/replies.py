@@ -31,8 +31,12 @@ class Generation(NamedTuple):
         return same_type and request.protocol_name in (None, self.protocol_name)
 
 
-def joined(generation: Generation, members: Collection[Member], member: Member) -> JoinReply:
-    """Returns the answer to a member's JoinGroup: the leader gets the metadata of all."""
+def joined(
+    generation: Generation, members: Collection[Member], member: Member, *, is_stable: bool = False
+) -> JoinReply:
+    """Returns the answer to a member's JoinGroup: the leader gets the metadata of all, and need not assign
+    anything in a stable generation (KIP-814).
+    """
     number, protocol_type, protocol_name, leader_id = generation
     shown: tuple[JoinedMember, ...] = ()
     if member.member_id == leader_id:
@@ -48,6 +52,7 @@ def joined(generation: Generation, members: Collection[Member], member: Member) 
         protocol_name=protocol_name,
         leader_id=leader_id,
         members=shown,
+        skips_assignment=is_stable and member.member_id == leader_id,
     )
 
 

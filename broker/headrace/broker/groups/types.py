@@ -66,6 +66,7 @@ class Join:
     protocol_type: str
     protocols: tuple[MemberProtocol, ...]
     requires_known_member: bool
+    knows_skipping: bool = False  # a leader that comes back may be asked for no assignment
 
     @property
     def metadata_bytes(self) -> int:
@@ -93,6 +94,7 @@ class JoinReply:
     protocol_name: str | None = None
     leader_id: str = ""
     members: tuple[JoinedMember, ...] = ()
+    skips_assignment: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

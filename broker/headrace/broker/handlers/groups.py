@@ -40,6 +40,7 @@ from headrace.wire.messages import Request
 logger = logging.getLogger(__name__)
 
 MEMBER_ID_REQUIRED_FROM: Final = 4  # JoinGroup versions that know KIP-394
+SKIPPING_FROM: Final = 9  # JoinGroup versions that know KIP-814
 MEMBERS_FROM: Final = 3  # LeaveGroup versions that name several members
 TURN_MAX_BYTES: Final = 256 * 1024  # of the groups that go on in one turn: about a kilobyte for each member
 CLIENT_ID_LENGTH_MAX: Final = 255  # characters of it that a member's id begins with
@@ -144,6 +145,7 @@ class GroupService:
             protocol_type=body.protocol_type,
             protocols=tuple(MemberProtocol(known.name, bytes(known.metadata)) for known in body.protocols),
             requires_known_member=request.version >= MEMBER_ID_REQUIRED_FROM,
+            knows_skipping=request.version >= SKIPPING_FROM,
         )
 
         def known(code: ErrorCode) -> None:
@@ -267,6 +269,7 @@ def _joined(reply: JoinReply) -> Tree:
         "protocol_type": reply.protocol_type,
         "protocol_name": reply.protocol_name or "",
         "leader": reply.leader_id,
+        "skip_assignment": reply.skips_assignment,
         "member_id": reply.member_id,
         "members": [
             {
