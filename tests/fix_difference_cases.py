@@ -183,6 +183,22 @@ def _(asker: Asker) -> Any:
     return described(asker, [{"name": None, "topic_id": uuid.uuid4()}])
 
 
+@case("Metadata: ids, with a name that is null, empty, the topic's, or another one's")
+def _(asker: Asker) -> Any:
+    name, other = asker.topic(), asker.topic()
+    response = asker.ask(
+        ApiKey.METADATA,
+        12,
+        topics=[{"name": name, "topic_id": uuid.UUID(int=0)}],
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )
+    (known,) = response.topics
+    wanted = [(each, known.topic_id) for each in (None, "", name, other, fresh())]
+    wanted += [("", uuid.uuid4()), (other, uuid.uuid4())]
+    return [described(asker, [{"name": each, "topic_id": topic_id}]) for each, topic_id in wanted]
+
+
 @case("Metadata: no topics")
 def _(asker: Asker) -> Any:
     return described(asker, [])

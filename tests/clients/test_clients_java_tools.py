@@ -89,6 +89,9 @@ def test_operators_tools(
     )
     described = kafka_tool(topics, *server, "--describe", "--topic", "typed").decode()
     assert "PartitionCount: 3" in described and "retention.ms=60000" in described
+    topic_id = described.partition("TopicId: ")[2].split()[0]
+    by_id = kafka_tool(topics, *server, "--describe", "--topic-id", topic_id).decode()
+    assert "Topic: typed" in by_id and "PartitionCount: 3" in by_id
     kafka_tool(topics, *server, "--alter", "--topic", "typed", "--partitions", "5")
     assert "PartitionCount: 5" in kafka_tool(topics, *server, "--describe", "--topic", "typed").decode()
     assert {"typed", verifiable_topic} <= set(kafka_tool(topics, *server, "--list").decode().split())

@@ -88,7 +88,7 @@ def _create_missing(state: BrokerState, request: Request, wanted: Topics) -> lis
     if not wanted or not allowed or not state.config["auto.create.topics.enable"]:
         return []
     host = state.peer.rpartition(":")[0]
-    names = (topic.name for topic in wanted if topic.name is not None)
+    names = (topic.name for topic in wanted if _id_of(topic, request.version) is None)
     missing = [name for name in names if name not in state.view.topics and state.topics.is_valid_name(name)]
     creations = (state.on_demand.create(name, host) for name in missing)
     return [creation for creation in creations if creation is not None]
@@ -116,8 +116,7 @@ def respond(cluster: Cluster, request: Request, wanted: Topics) -> Tree:
         topics = [_topic(cluster, topic) for topic in view.topics.values()]
     else:
         topics = [
-            _wanted(cluster, topic.name, getattr(topic, "topic_id", None), request.version)
-            for topic in wanted
+            _wanted(cluster, topic.name, _id_of(topic, request.version), request.version) for topic in wanted
         ]
     return {
         "brokers": [
@@ -130,10 +129,19 @@ def respond(cluster: Cluster, request: Request, wanted: Topics) -> Tree:
     }
 
 
+def _id_of(topic: Any, version: int) -> UUID | None:
+    """Returns the id by which a request wants a topic; None if it does by name. Beside an id Java's Admin
+    leaves the name empty, not null, and Apache Kafka goes by the id, whatever the name is.
+    """
+    topic_id: UUID = getattr(topic, "topic_id", None) or NO_ID
+    is_by_id = topic.name is None or (version >= NAMELESS_FROM and topic_id != NO_ID)
+    return topic_id if is_by_id else None
+
+
 def _wanted(cluster: Cluster, name: str | None, topic_id: UUID | None, version: int) -> Tree:
     view = cluster.view
-    if name is None:
-        name = view.names_by_id.get(topic_id or NO_ID)
+    if topic_id is not None:
+        name = view.names_by_id.get(topic_id)
         if name is None:
             # Before version 12 a response has to name its topics, so requests cannot name them by id alone.
             by_id = version >= NAMELESS_FROM
@@ -143,6 +151,7 @@ def _wanted(cluster: Cluster, name: str | None, topic_id: UUID | None, version: 
                 "topic_id": topic_id,
                 "partitions": (),
             }
+    assert name is not None
     topic = view.topics.get(name)
     if topic is not None:
         return _topic(cluster, topic)
