@@ -233,6 +233,12 @@ def _(asker: Asker) -> Any:
     return found
 
 
+@case("SaslHandshake: where nobody authenticates")
+def _(asker: Asker) -> Any:
+    found = [asker.ask(ApiKey.SASL_HANDSHAKE, version, mechanism="PLAIN") for version in (0, 1)]
+    return [(name_of(each.error_code), each.mechanisms) for each in found]
+
+
 @case("ApiVersions: the first version of Produce, Fetch, ListOffsets and Metadata")
 def _(asker: Asker) -> Any:
     response = asker.ask(ApiKey.API_VERSIONS, 3, client_software_name="a", client_software_version="1")

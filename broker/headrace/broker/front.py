@@ -46,7 +46,7 @@ class FrontService(BrokerService):
         super().__init__(state, producer_ids, pass_on=self._pass_partitions_on)
         self._advertised = advertised
         self._peers = peers
-        own = (ApiKey.API_VERSIONS, ApiKey.INIT_PRODUCER_ID)
+        own = (ApiKey.API_VERSIONS, ApiKey.INIT_PRODUCER_ID, ApiKey.SASL_HANDSHAKE)
         self._apis = {key: api for key, api in self._apis.items() if key in own} | {
             ApiKey.METADATA: Api(0, 13, self._metadata_of_virtual_node),
             ApiKey.FIND_COORDINATOR: Api(0, 6, self._find_coordinator),

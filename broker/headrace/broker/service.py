@@ -31,6 +31,7 @@ from headrace.broker.handlers import (
     log_dirs,
     metadata,
     new_group_protocol,
+    sasl_handshake,
     topic_partitions,
     topics,
 )
@@ -82,6 +83,7 @@ class BrokerService:
             ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(2, 4, leader_epochs.handle),
             ApiKey.METADATA: Api(0, 13, metadata.handle),
             ApiKey.FIND_COORDINATOR: Api(0, 6, cluster.find_coordinator),
+            ApiKey.SASL_HANDSHAKE: Api(0, 1, sasl_handshake.refuse),
             ApiKey.API_VERSIONS: Api(0, 4, lambda _, request: api_versions.respond(request, self.spoken())),
             ApiKey.CREATE_TOPICS: Api(2, 7, topics.create),
             ApiKey.DELETE_TOPICS: Api(1, 6, topics.delete),
