@@ -101,7 +101,7 @@ def _listing(state: BrokerState, request: Request, wanted: Topics) -> Tree | Cal
     if wanted is None or (request.version == 0 and not wanted):
         listed = sum(1 + len(topic.partitions) for topic in cluster.view.topics.values())
     else:
-        known = (cluster.view.topics.get(topic.name) for topic in wanted)
+        known = (cluster.view.topics.get(_name_of(cluster, each, request.version) or "") for each in wanted)
         listed = sum(1 if topic is None else 1 + len(topic.partitions) for topic in known)
     if listed <= LISTED_HERE_MAX:
         return respond(cluster, request, wanted)
@@ -116,7 +116,8 @@ def respond(cluster: Cluster, request: Request, wanted: Topics) -> Tree:
         topics = [_topic(cluster, topic) for topic in view.topics.values()]
     else:
         topics = [
-            _wanted(cluster, topic.name, _id_of(topic, request.version), request.version) for topic in wanted
+            _wanted(cluster, _name_of(cluster, each, request.version), each, request.version)
+            for each in wanted
         ]
     return {
         "brokers": [
@@ -138,21 +139,24 @@ def _id_of(topic: Any, version: int) -> UUID | None:
     return topic_id if is_by_id else None
 
 
-def _wanted(cluster: Cluster, name: str | None, topic_id: UUID | None, version: int) -> Tree:
-    view = cluster.view
-    if topic_id is not None:
-        name = view.names_by_id.get(topic_id)
-        if name is None:
-            # Before version 12 a response has to name its topics, so requests cannot name them by id alone.
-            by_id = version >= NAMELESS_FROM
-            return {
-                "error_code": ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.INVALID_REQUEST,
-                "name": None if by_id else "",
-                "topic_id": topic_id,
-                "partitions": (),
-            }
-    assert name is not None
-    topic = view.topics.get(name)
+def _name_of(cluster: Cluster, topic: Any, version: int) -> str | None:
+    """Returns the name of the topic that a request wants; None for an id that no topic has."""
+    topic_id = _id_of(topic, version)
+    name: str | None = topic.name if topic_id is None else cluster.view.names_by_id.get(topic_id)
+    return name
+
+
+def _wanted(cluster: Cluster, name: str | None, wanted: Any, version: int) -> Tree:
+    if name is None:
+        # Before version 12 a response has to name its topics, so requests cannot name them by id alone.
+        by_id = version >= NAMELESS_FROM
+        return {
+            "error_code": ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.INVALID_REQUEST,
+            "name": None if by_id else "",
+            "topic_id": _id_of(wanted, version),
+            "partitions": (),
+        }
+    topic = cluster.view.topics.get(name)
     if topic is not None:
         return _topic(cluster, topic)
     try:
