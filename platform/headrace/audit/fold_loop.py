@@ -1,7 +1,8 @@
 """The loop that folds the audit topics into the store: reads, folds, runs upkeep. Owns one thread's work.
 
 Records and the positions up to which they were read enter the store together; a restart resumes there. A
-store that cannot be opened or read is tried again, with growing pauses. One whose file is damaged is set
+store that cannot be opened or read is tried again, with growing pauses; one into which another process folds
+is opened again, and this one goes on behind what that one stored. One whose file is damaged is set
 aside, and a new one is folded from the beginning of the audit topics. The auditor of this process counts
 meanwhile.
 """
@@ -23,7 +24,14 @@ from headrace.audit.report.naming import DetectionTime, detection_times, forget_
 from headrace.audit.report.settled import Keeper
 from headrace.audit.store import upkeep
 from headrace.audit.store.place import StorePlace
-from headrace.audit.store.store import AuditStore, StoreError, is_damage, is_too_large, problem_of
+from headrace.audit.store.store import (
+    AuditStore,
+    StoreError,
+    StoreSharedError,
+    is_damage,
+    is_too_large,
+    problem_of,
+)
 from headrace.audit.topic.logs_read import LastRead, Log, Mark
 from headrace.audit.topic.reader import AuditReader, Polled, ReportedProducers
 from headrace.audit.topic.set_aside import SetAside
@@ -101,6 +109,10 @@ class FoldLoop:
             except SQLAlchemyError as error:
                 if is_damage(error):
                     damage = f"the audit store {self._place.url} is damaged: {problem_of(error)}"
+            except StoreSharedError as error:
+                logger.error("%s", error)
+                self._problem = str(error)
+                self._stopping.wait(RETRY_PAUSE_S)
             finally:
                 store.close()
 
@@ -122,7 +134,9 @@ class FoldLoop:
         return None
 
     def _fold_into(self, store: AuditStore) -> None:
-        """Folds until `stop`. Raises the `SQLAlchemyError` of a store that must be opened again."""
+        """Folds until `stop`. Raises the `SQLAlchemyError`, or `StoreSharedError`, of a store that must be opened
+        again.
+        """
         known = self._read_store(store)
         if known is None:
             return

@@ -94,6 +94,10 @@ def sqlite_file(url: str) -> Path | None:
     return Path(name)
 
 
+class StoreSharedError(StoreError):
+    """Another process folds into the store: what this one has read does not follow on what is stored."""
+
+
 class StoreMissingError(StoreError):
     """Nothing has created this store yet, or the URL is wrong."""
 
@@ -129,6 +133,7 @@ class AuditStore:
             self._open()
             self._clocks = ClockWatch() if must_exist else ClockWatch(self._clocks_off(), self._heard())
             self._logs = LogFolder() if must_exist else self._known_logs()
+            self._folded = {} if must_exist else self.positions()
         except StoreError:
             self._engine.dispose()
             raise
@@ -155,8 +160,7 @@ class AuditStore:
     def positions(self) -> dict[tuple[str, int], int]:
         """Returns (audit topic, partition) → the address up to which it is folded."""
         with self.reading() as connection:
-            rows = connection.execute(select(tables.folded))
-            return {(row.topic, row.partition): row.address for row in rows}
+            return _positions(connection)
 
     def logs_read(self) -> tuple[dict[Log, LastRead], list[Mark]]:
         """Returns of which log each position is, by the last record before it; and such records of logs that
@@ -184,7 +188,8 @@ class AuditStore:
         """Folds records and stores `positions`, from which to read on, in one transaction.
 
         `set_aside`: what the reader did not believe of the records before these positions. `logs`: of which
-        logs the positions are. `seen_ms`: when they were read; default: now.
+        logs the positions are. `seen_ms`: when they were read; default: now. Raises `StoreSharedError`, and
+        stores nothing, if another process has folded these logs since this store was opened.
         """
         for log in (*self._logs.made_again(logs), *logs.restarted):
             self._clocks.forget(log)
@@ -192,6 +197,7 @@ class AuditStore:
         clocks = [each._asdict() for each in measured.found]
         with self.writing() as connection:
             kept.take_turn(connection)
+            self._check_alone(connection, positions or {})
             read_ms = now_ms() if seen_ms is None else seen_ms
             self._logs.fold(connection, logs, measured.records, read_ms)
             begin = 0
@@ -220,6 +226,20 @@ class AuditStore:
                 add_set_aside(connection, each)
         self._clocks.remember(measured)
         self._logs.remember(logs)
+        self._folded.update(positions or {})
+
+    def _check_alone(self, connection: Connection, positions: Mapping[tuple[str, int], int]) -> None:
+        """Raises `StoreSharedError` unless these logs are stored as this process left them. A recount takes
+        back what was counted before it, once: from another process, which reads behind, that would come back.
+        """
+        stored = _positions(connection)
+        for log in positions:
+            if stored.get(log) != self._folded.get(log):
+                raise StoreSharedError(
+                    f"another process folds into the audit store {self.url}: {log[0]}-{log[1]} is folded up "
+                    f"to address {stored.get(log)}, and this process left it at {self._folded.get(log)}. It "
+                    "goes on from there; stop one of both: each site has one auditor with a store"
+                )
 
     def refuses(self, received: ReceivedRecord) -> str:
         """Returns why the store cannot hold this record; "" if it can. Changes nothing.
@@ -290,6 +310,11 @@ class AuditStore:
             if not inspect(connection).has_table(tables.meta.name):
                 raise StoreMissingError(f"{self.url} is no audit store: it has no table {tables.meta.name}")
             return _stored_version(connection)
+
+
+def _positions(connection: Connection) -> dict[tuple[str, int], int]:
+    rows = connection.execute(select(tables.folded))
+    return {(row.topic, row.partition): row.address for row in rows}
 
 
 def _stored_version(connection: Connection) -> str:
