@@ -87,11 +87,17 @@ class Heartbeat(NamedTuple):
 
 
 class ReportedGap(NamedTuple):
-    """Addresses [start, end) that a tier can no longer see, or that an operator let a load skip."""
+    """Addresses [start, end) that a tier can no longer see, or that an operator let a load skip.
+
+    `first_ms`, `last_ms`: from which event time to which such addresses of a datacenter's log may have held
+    events; None: without a bound.
+    """
 
     start: int
     end: int
     cause: str
+    first_ms: int | None = None
+    last_ms: int | None = None
 
 
 class CorruptRange(NamedTuple):

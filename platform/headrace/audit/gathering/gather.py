@@ -29,7 +29,7 @@ from headrace.audit.evidence import (
 )
 from headrace.audit.gathering.corrupt import as_counted_now, corrupt_rows, hours_of
 from headrace.audit.gathering.facts import HourFacts, LogFacts, PartitionFacts
-from headrace.audit.gathering.frontiers import frontiers
+from headrace.audit.gathering.frontiers import frontiers, gap_times
 from headrace.audit.gathering.loads import TopicLoads
 from headrace.audit.gathering.publishers import (
     KnownPublishers,
@@ -353,8 +353,8 @@ class _Gatherer:
             self._partitions[self._source(datacenter, partition, topic_id)].datacenter.frontier_ms = time_ms
 
     def _add_gaps(self) -> None:
-        for row in self._rows_of_topic(tables.gaps):
-            gap = ReportedGap(row.from_address, row.to_address, row.reason)
+        for row, first_ms, last_ms in gap_times(self._connection, self._topic):
+            gap = ReportedGap(row.from_address, row.to_address, row.reason, first_ms, last_ms)
             self._facts_of(row).of_auditor(row.tier).gaps.append(gap)
 
     def _add_recounts(self) -> None:

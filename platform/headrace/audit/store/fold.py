@@ -95,7 +95,7 @@ def _fold_record(connection: Connection, received: ReceivedRecord, overlapped: _
     elif isinstance(record, TestedRecord):
         fold_tested(connection, record, time_ms)
     else:
-        upsert(connection, tables.gaps, [asdict(record)], newer_by="accepted")
+        upsert(connection, tables.gaps, [{**asdict(record), "said_ms": time_ms}], newer_by="accepted")
 
 
 def _fold_tally(connection: Connection, tally: RangeTally, time_ms: int, overlapped: _Overlapped) -> None:

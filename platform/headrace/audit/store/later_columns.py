@@ -12,7 +12,10 @@ from sqlalchemy.schema import CreateColumn
 
 from headrace.audit.store import measured_tables, tables
 
-LATER: Final[tuple[Column[object], ...]] = (measured_tables.missing_reports.c.made_ms,)
+LATER: Final[tuple[Column[object], ...]] = (
+    measured_tables.missing_reports.c.made_ms,
+    tables.gaps.c.said_ms,
+)
 """Each is null, or has a default, in the rows of the earlier version."""
 
 

@@ -210,6 +210,7 @@ gaps = Table(
     _key("to_address", BigInteger),
     _key("reason", String),
     _flag("accepted"),
+    Column("said_ms", BigInteger),
 )
 
 # Damaged batches of a tier's log, by the newest record about each. `audit-corrupt.avsc` describes the fields.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from headrace.audit import phrases
-from headrace.audit.evidence import Evidence, Handover, PublisherState, TierEvidence
+from headrace.audit.evidence import Evidence, Handover, PartitionEvidence, PublisherState, TierEvidence
 from headrace.audit.findings import PRODUCER_HOP, Finding, Policy, Status
 from headrace.audit.intervals import subtract, union
 from headrace.audit.times import NEXT_REPORT_MS
@@ -30,6 +30,7 @@ def judge_silence(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[F
         for problem in place.contradictions:
             yield Finding(Status.UNKNOWN, PRODUCER_HOP, problem, partition=partition)
         yield from _missing_tallies(partition, place.datacenter, evidence, policy, now_ms)
+        yield from _uncounted_gaps(partition, place, evidence)
     if not evidence.is_deleted:
         yield from _silent_auditor(evidence, policy, now_ms)
         yield from _lagging_auditor(evidence, policy, now_ms)
@@ -174,6 +175,30 @@ def _missing_tallies(
             after_address=low,
             before_address=high,
         )
+
+
+def _uncounted_gaps(partition: int, place: PartitionEvidence, evidence: Evidence) -> Iterator[Finding]:
+    """Yields addresses that nobody has counted, and that may have held events of this hour.
+
+    Only of a topic that is counted from the log on: of others the producers' reports say what is missing.
+    """
+    if not evidence.is_counted_from_log:
+        return
+    known = union((*place.datacenter.known(), *place.analysis.known()))
+    for gap in place.datacenter.gaps:
+        is_before = gap.first_ms is not None and evidence.end_ms <= gap.first_ms
+        is_behind = gap.last_ms is not None and gap.last_ms < evidence.hour_ms
+        for low, high in [] if is_before or is_behind else subtract([(gap.start, gap.end)], known):
+            yield Finding(
+                Status.UNKNOWN,
+                PRODUCER_HOP,
+                f"{evidence.datacenter}'s auditor could not count addresses {low} to {high} of "
+                f"{evidence.topic}, partition {partition}: {gap.cause}. It is not known how many events of "
+                f"{phrases.hour(evidence.hour_ms)} they held",
+                partition=partition,
+                after_address=low,
+                before_address=high,
+            )
 
 
 def _silent_auditor(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
