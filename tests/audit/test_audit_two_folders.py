@@ -68,7 +68,7 @@ def test_counts_that_a_recount_took_back_do_not_come_again_from_a_process_that_i
     ahead = AuditStore(url)
     ahead.fold(RECORDS, {LOG_OF_REPORTS: len(RECORDS)})
     assert statuses(ahead) == [Status.LOST]
-    with pytest.raises(StoreSharedError, match="_audit-0 is folded up to address 9, .* left it at None"):
+    with pytest.raises(StoreSharedError, match=r"_audit-0 is folded up to address 9, .* left it at None"):
         behind.fold(RECORDS[:OLD_COUNTS], {LOG_OF_REPORTS: OLD_COUNTS})
     assert statuses(ahead) == [Status.LOST]
     ahead.fold([], {LOG_OF_REPORTS: len(RECORDS) + 1})  # this one goes on
@@ -77,8 +77,8 @@ def test_counts_that_a_recount_took_back_do_not_come_again_from_a_process_that_i
 
 
 class Reader:
-    """Stands for the audit topics, with one record at each address. Another process, which is ahead, folds all
-    of them before this one's second poll ends.
+    """Stands for the audit topics, with one record at each address. Another process, which is ahead, folds
+    all of them before this one's second poll ends.
     """
 
     unreadable_count = 0

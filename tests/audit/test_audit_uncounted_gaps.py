@@ -71,8 +71,9 @@ def told(
         received(each, time_ms=BEAT_MS if isinstance(each, HeartbeatRecord) else REPORTED_MS)
         for each in records
     ]
-    for tier in [DATACENTER_TIER] if is_copied else [DATACENTER_TIER, ANALYSIS_TIER]:
-        said.append(received(GapRecord(tier, DC, TOPIC, 0, LOW, HIGH, CAUSE), time_ms=gap_ms))
+    gap = (DC, TOPIC, 0, LOW, HIGH, CAUSE)
+    tiers = [DATACENTER_TIER] if is_copied else [DATACENTER_TIER, ANALYSIS_TIER]
+    said += (received(GapRecord(tier, *gap), time_ms=gap_ms) for tier in tiers)
     return said
 
 

@@ -134,8 +134,8 @@ class FoldLoop:
         return None
 
     def _fold_into(self, store: AuditStore) -> None:
-        """Folds until `stop`. Raises the `SQLAlchemyError`, or `StoreSharedError`, of a store that must be opened
-        again.
+        """Folds until `stop`. Raises the `SQLAlchemyError`, or `StoreSharedError`, of a store that must be
+        opened again.
         """
         known = self._read_store(store)
         if known is None:

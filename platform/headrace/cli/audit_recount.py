@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from headrace.audit.evidence import TierEvidence
     from headrace.audit.repair.repairing import Judged
     from headrace.audit.store.store import AuditStore
+    from headrace.site.context import ContextDatacenter
 
 from headrace.cli.audit import publisher, reading, show
 from headrace.cli.audit_repair import StoreOption, TopicArgument
 from headrace.cli.context import context
 from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import JsonOption, out, plain
+from headrace.cli.output import JsonOption, note, out, plain
 from headrace.cli.values import parse_span_ms, parse_time_ms
 
 
@@ -44,7 +45,8 @@ def recount(
 ) -> None:
     """Have the auditors count the logs of these hours again, from where the hours begin to the logs' ends.
 
-    The new counts replace the old ones, and the report says so. The exit code is that of `audit report`.
+    The new counts replace the old ones, and the report says so. A log of which retention has deleted a part
+    of these hours is left out. The exit code is that of `audit report`.
     """
     from headrace.audit.repair.repairing import author, wait_until
     from headrace.audit.report.report import report as judge_all
@@ -61,6 +63,7 @@ def recount(
         places = places_of(_judged(opened, topic, from_ms, to_ms))
         if not places:
             raise CommandError(f"no tier has counted anything of {topic} in these hours")
+        places = _still_there(topic, places)
         asked_ms = now_ms()
         _ask(topic, places, author())
         for place in places if not json else ():
@@ -129,14 +132,52 @@ def _judged(store: AuditStore, topic: str, from_ms: int, to_ms: int) -> list[Jud
     return judged(store, topic, hours_ms)
 
 
-def _ask(topic: str, places: Sequence[_Place], who: str) -> None:
+def _still_there(topic: str, places: Sequence[_Place]) -> list[_Place]:
+    """Returns the places whose logs still have all that is to be counted, and names the others: the store
+    forgets counts that nobody could make again. Raises `CommandError` if none is left.
+    """
+    from headrace.client.errors import ClientError
+
+    found: list[_Place] = []
+    for place in places:
+        log = f"{place.tier}, partition {place.partition} of {place.datacenter}"
+        try:
+            start = log_start(_cluster_of(place), topic, place.log_partition)
+        except ClientError as error:
+            raise CommandError(f"{log}: {error}. Nothing is counted again") from error
+        if place.from_address < start:
+            note(
+                f"{plain(log)}, is left out: its log begins at address {start} now, so nobody can count "
+                f"again what these hours have from address {place.from_address} on"
+            )
+        else:
+            found.append(place)
+    if not found:
+        raise CommandError(f"no log has all of {topic} in these hours any more: give later hours to --from")
+    return found
+
+
+def log_start(cluster: ContextDatacenter, topic: str, partition: int) -> int:
+    """Returns the address at which a log begins now. Raises `ClientError`."""
+    from headrace.client import Admin
+    from headrace.client.admin import EARLIEST
+
+    with Admin(cluster.bootstrap) as admin:
+        return admin.list_offsets(topic, EARLIEST, partitions=[partition])[partition].offset
+
+
+def _cluster_of(place: _Place) -> ContextDatacenter:
     from headrace.audit.topic.records import ANALYSIS_TIER
-    from headrace.audit.topic.recounts import RecountRecord, asked_by
 
     here = context()
+    return here.analysis if place.tier == ANALYSIS_TIER else here.datacenter(place.datacenter)
+
+
+def _ask(topic: str, places: Sequence[_Place], who: str) -> None:
+    from headrace.audit.topic.recounts import RecountRecord, asked_by
+
     for place in places:
-        asked = here.analysis if place.tier == ANALYSIS_TIER else here.datacenter(place.datacenter)
-        with publisher("recount", asked) as says:
+        with publisher("recount", _cluster_of(place)) as says:
             where = (place.tier, place.datacenter, topic, place.partition, place.log_partition)
             what = (place.from_address, place.counted_to, asked_by(who), place.topic_id)
             says.publish(RecountRecord(*where, *what))

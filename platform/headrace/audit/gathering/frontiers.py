@@ -1,5 +1,5 @@
-"""Reads from the store how far in event time the auditors that lag have come, and of which time the events may
-be that they did not count. Only reads.
+"""Reads from the store how far in event time the auditors that lag have come, and of which time the events
+may be that they did not count. Only reads.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ def frontiers(connection: Connection, topic: str) -> Iterator[tuple[str, int, st
 
 
 def gap_times(connection: Connection, topic: str) -> Iterator[tuple[Any, int | None, int | None]]:
-    """Yields each gap of a topic, and from which event time to which (ms) its events may be, of a datacenter's
-    log: from those right before the gap to those right behind it, and none of later than when it was reported.
+    """Yields each gap of a topic, and from which event time to which (ms) its events may be, of a
+    datacenter's log: from those right before the gap to those right behind it, and none of later than when it
+    was reported.
 
-    If these are in no order, one of both is an event from far ahead or behind, and bounds nothing. If what was
-    counted before the gap is forgotten, the gap counts as no older than what lies behind it.
+    If these are in no order, one of both is an event from far ahead or behind, and bounds nothing. If what
+    was counted before the gap is forgotten, the gap counts as no older than what lies behind it.
     """
     table, known = tables.gaps, columns_of(connection, tables.gaps)
     columns = [column for column in table.c if column.name in known]  # an older version made the store

@@ -1,0 +1,144 @@
+"""`headrace audit recount`, by real brokers and a real auditor: hours are counted again, by name; a log that
+retention has shortened meanwhile keeps the counts that nobody could make again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from fix_audit import StartAuditor, wait_for
+from fix_audit_world import HOUR_A
+from fix_broker import BrokerCluster, StartCluster
+from fix_cli import Headrace, command_runner
+from fix_contexts import NAME
+from fix_registry import StartRegistry
+from headrace.audit.findings import MIRROR_HOP, PRODUCER_HOP, Policy, Status
+from headrace.audit.report.report import Report, report
+from headrace.audit.store.store import AuditStore
+from headrace.cli.errors import ExitCode
+from headrace.client import Admin
+from headrace.client.admin import EARLIEST
+from headrace.events.publisher import EventPublisher
+from headrace.events.schemas import read_schema
+from headrace.site.context import Context, ContextDatacenter
+from headrace.site.context_store import ContextStore
+
+TOPIC = "again"
+EVENTS = 20
+CONFIG = {"log.retention.check.interval.ms": "100"}
+HOUR, NEXT_HOUR = "2015-05-17T11", "2015-05-17T12"
+UP_TO_ANALYSIS = Policy(hops=(PRODUCER_HOP, MIRROR_HOP))
+
+
+class Place(NamedTuple):
+    """One cluster, which is datacenter and analysis cluster at once, with the store of its auditor."""
+
+    cluster: BrokerCluster
+    store_url: str
+
+    def judged(self) -> Report:
+        store = AuditStore(self.store_url, must_exist=True)
+        try:
+            return report(store, TOPIC, policy=UP_TO_ANALYSIS)
+        finally:
+            store.close()
+
+    def is_complete(self) -> bool:
+        return self.judged().status is Status.COMPLETE
+
+
+def publish(cluster: BrokerCluster, registry_url: str) -> None:
+    """Publishes events of a past hour, each in a batch of its own."""
+    with EventPublisher(
+        datacenter=cluster.datacenter,
+        service="checkout",
+        bootstrap=cluster.bootstrap,
+        registry_url=registry_url,
+        schemas={TOPIC: read_schema("page-view.avsc")},
+        producer_options={"linger_ms": 0},
+    ) as publisher:
+        for number in range(EVENTS):
+            event = {"remote_host": "10.0.0.1", "method": "GET", "path": f"/{number}", "status": 200}
+            publisher.publish(TOPIC, event, time_ms=HOUR_A + number)
+            publisher.flush(30)
+
+
+@pytest.fixture
+def place(
+    broker_cluster: StartCluster, start_registry: StartRegistry, start_auditor: StartAuditor, tmp_path: Path
+) -> Iterator[Place]:
+    cluster = broker_cluster(1, CONFIG, datacenter="east")
+    registry = start_registry(hosts=cluster.zookeeper.hosts)
+    found = Place(cluster, f"sqlite:///{tmp_path}/audit.db")
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topic(TOPIC, 1, config={"segment.bytes": "1024", "retention.ms": "-1"})
+    mirrors = ("--mirrors-zookeeper", cluster.zookeeper.hosts)
+    auditor = start_auditor(cluster, registry.url, "--store", found.store_url, *mirrors)
+    publish(cluster, registry.url)
+    wait_for(found.is_complete, auditor.output)
+    east = ContextDatacenter(
+        name=cluster.datacenter,
+        bootstrap_servers=tuple(broker.address for broker in cluster.brokers),
+        registry_url=registry.url,
+    )
+    contexts = ContextStore(tmp_path / "home")
+    (tmp_path / "home").mkdir()
+    contexts.save(
+        Context(
+            name=NAME,
+            origin="tests",
+            datacenters=(east,),
+            warehouse="east",
+            audit_store=found.store_url,
+            hdfs="hdfs://127.0.0.1:9",
+            webhdfs="http://127.0.0.1:9",
+        )
+    )
+    contexts.use(NAME)
+    yield found
+
+
+@pytest.fixture
+def headrace(
+    tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Headrace:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    for name in ("HEADRACE_CONTEXT", "HEADRACE_DATACENTER"):
+        monkeypatch.delenv(name, raising=False)
+    return command_runner(monkeypatch, capsys)
+
+
+def test_hours_are_counted_again_unless_their_log_has_lost_a_part_of_them(
+    place: Place, headrace: Headrace
+) -> None:
+    recount = ("audit", "recount", TOPIC, "--from", HOUR, "--to", NEXT_HOUR, "--wait", "60s")
+    backwards = headrace("audit", "recount", TOPIC, "--from", NEXT_HOUR, "--to", HOUR)
+    assert (backwards.exit_code, "is not behind --from" in backwards.err) == (ExitCode.USAGE, True)
+    nothing = headrace("audit", "recount", TOPIC, "--from", NEXT_HOUR, "--to", "2015-05-17T13")
+    assert nothing.exit_code == ExitCode.NEGATIVE
+    assert "no tier has counted anything of again in these hours" in nothing.err
+
+    before = place.judged()
+    done = headrace(*recount)
+    assert done.exit_code == ExitCode.UNREACHABLE, done  # it waits for a load
+    for tier in ("datacenter", "analysis"):
+        assert f"count again  {tier}, partition 0 of east, from address 0\n" in done.out
+    after = place.judged()
+    assert (after.status, len(after.recounts)) == (Status.COMPLETE, 2)
+    assert [each.counts for each in after.verdicts] == [each.counts for each in before.verdicts]
+    assert headrace(*recount, "--json").json["recounts"][0]["topic"] == TOPIC
+    wait_for(place.is_complete)
+
+    with Admin(place.cluster.bootstrap) as admin:
+        admin.alter_configs(TOPIC, {"retention.ms": "1"})
+        wait_for(lambda: admin.list_offsets(TOPIC, EARLIEST)[0].offset > 0)
+    refused = headrace(*recount)
+    assert refused.exit_code == ExitCode.NEGATIVE, refused
+    assert "partition 0 of east, is left out: its log begins at address " in refused.err
+    assert "no log has all of again in these hours any more" in refused.err
+    kept = place.judged()
+    assert (kept.status, len(kept.recounts)) == (Status.COMPLETE, 4), "of both times before"
