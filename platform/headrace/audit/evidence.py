@@ -227,7 +227,8 @@ class Evidence:
 
     A topic may have been deleted and made again under its name (`audit.incarnations`). This is then what is
     known of the present one, first seen at `made_again_ms`; `earlier` are the deleted ones, and `between` are
-    claims that nobody can ascribe.
+    claims that nobody can ascribe. `deleted_ms`: when the datacenter's auditor saw that the present one was
+    deleted, too.
     """
 
     topic: str
@@ -253,6 +254,7 @@ class Evidence:
     earlier: tuple[Evidence, ...] = ()
     between: tuple[Claim, ...] = ()
     made_again_ms: int | None = None
+    deleted_ms: int | None = None
     unsound_files: tuple[UnsoundFile, ...] = ()
     doubled: tuple[HeldTwice, ...] = ()
     ahead_ms: int = 0
@@ -267,6 +269,15 @@ class Evidence:
     @property
     def end_ms(self) -> int:
         return self.hour_ms + HOUR_MS
+
+    @property
+    def is_after_deletion(self) -> bool:
+        """Whether the topic was deleted before this hour began: no log of it has got an event since. Where
+        one has events of this hour, the clock that said so was behind, or that of a producer ahead.
+        """
+        if self.datacenter_spans:
+            return False
+        return self.deleted_ms is not None and self.deleted_ms <= self.hour_ms
 
     def publisher_of(self, producer_id: int) -> PublisherState | None:
         """Returns the publisher that reported a producer id, if any did."""

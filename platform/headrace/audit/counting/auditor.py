@@ -182,6 +182,7 @@ class Auditor:
         self._producers.learn(received)
         self._places.learn(received)
         self._replicas.learn(received)
+        self._declarations.learn(received, self.settings.datacenter)
 
     # --- counting ---
 
@@ -189,6 +190,8 @@ class Auditor:
         self._reader.discover()
         found = self._topics = self._admin.topics()
         self._topic_ids = {name: info.topic_id for name, info in found.items()}
+        if self.settings.audit_topic in found:  # the broker that answers has heard of topics
+            self._unpublished += self._declarations.gone(self._topic_ids)
         self._forget_deleted({(name, partition) for name in found for partition in found[name].partitions})
         fresh: list[CountedPartition] = []
         for partition in counted_partitions(self.settings, self._mirrors, found):

@@ -1,4 +1,5 @@
-"""What the topics of an auditor's own cluster declare about their producers, read every few seconds.
+"""What the topics of an auditor's own cluster declare about their producers, read every few seconds; and
+which of them are deleted.
 
 Owns what was published already, so that only news is published again.
 """
@@ -11,10 +12,14 @@ from typing import Final
 from uuid import UUID
 
 from headrace.audit.topic.declarations import TopicDeclaration
+from headrace.audit.topic.logs_read import named_id
+from headrace.audit.topic.records import DATACENTER_TIER, HeartbeatRecord, ReceivedRecord
 from headrace.client import Admin
 from headrace.coordination.declared import HISTORY, PRODUCERS, history_of
 
 READ_PAUSE_S: Final = 10.0
+GONE_S: Final = 30.0
+"""For how long no broker may have named a topic that is said to be deleted: one that starts names none."""
 
 
 class Declarations:
@@ -25,6 +30,37 @@ class Declarations:
         self._clock_s = clock_s
         self._read_after_s = 0.0
         self._published: dict[str, TopicDeclaration] = {}
+        self._counted: dict[str, str] = {}
+        """The ids of topics that were counted, by name, until they are said to be deleted."""
+        self._missing_s: dict[str, float] = {}
+
+    def learn(self, received: ReceivedRecord, datacenter: str) -> None:
+        """Takes what this datacenter's auditor said before it started anew."""
+        record = received.record
+        if received.datacenter != datacenter:
+            return
+        if isinstance(record, HeartbeatRecord) and record.tier == DATACENTER_TIER:
+            self._counted.update((at.topic, at.source_topic_id) for at in record.positions)
+        if isinstance(record, TopicDeclaration) and record.deleted:
+            self._counted = {
+                name: topic_id
+                for name, topic_id in self._counted.items()
+                if (name, topic_id) != (record.topic, record.topic_id)
+            }
+
+    def gone(self, existing: Mapping[str, UUID]) -> list[TopicDeclaration]:
+        """Returns that topics are deleted which were counted, and are not among those that a broker has just
+        named, nor were for `GONE_S`. Call it with each answer of a broker.
+        """
+        now_s, found = self._clock_s(), []
+        self._missing_s = {name: at_s for name, at_s in self._missing_s.items() if name not in existing}
+        for name, topic_id in list(self._counted.items()):
+            if name in existing or now_s - self._missing_s.setdefault(name, now_s) < GONE_S:
+                continue
+            del self._counted[name], self._missing_s[name]
+            if topic_id:
+                found.append(TopicDeclaration(name, topic_id, (), deleted=True))
+        return found
 
     def news(self, topics: Mapping[str, UUID]) -> list[TopicDeclaration]:
         """Returns the declarations of `topics` (name → id) that it has not returned yet, or that changed.
@@ -32,6 +68,7 @@ class Declarations:
         Reads the settings of topics that it does not know at once, of the others every `READ_PAUSE_S`. Raises
         `ClientError`; the next call then returns what this one did not.
         """
+        self._counted.update((name, named_id(topic_id)) for name, topic_id in topics.items())
         self._published = {
             name: known for name, known in self._published.items() if str(topics.get(name)) == known.topic_id
         }

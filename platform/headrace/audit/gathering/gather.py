@@ -45,6 +45,7 @@ from headrace.audit.gathering.repairs import acceptances_of, moved_claims, resen
 from headrace.audit.gathering.tests import doubled_rows, unsound_files
 from headrace.audit.gathering.topics import (
     NamedTopics,
+    deletions_of,
     incarnations_of,
     needed_numbers,
     repeated_tallies,
@@ -105,7 +106,7 @@ def evidence(
     names = {name: known.names(name) for name in datacenters}
     held = (facts.named, facts.hours, facts.logs)
     numbers = {name: needed_numbers(connection, topic, name, *held) for name in datacenters}
-    declared = incarnations_of(connection, topic)
+    declared, deleted_ms = incarnations_of(connection, topic), deletions_of(connection, topic)
     accepted = acceptances_of(connection, topic, from_ms, to_ms)
     warehouse = last_warehouse(connection, topic)
     unsound = unsound_files(connection, topic, warehouse)
@@ -129,6 +130,7 @@ def evidence(
                 found,
                 unclosed=open_ones[datacenter],
                 ahead_ms=ahead[datacenter],
+                deleted_ms=deleted_ms.get((datacenter, found.topic_id)),
                 missing_reports=missing[datacenter],
                 lost_logs=lost[datacenter],
                 unsound_files=unsound[hour_ms],

@@ -15,6 +15,7 @@ from headrace.audit.gathering.publishers import Numbers, numbers_of_topics
 from headrace.audit.incarnations import Line, LogNumbers, Shares, shared_out
 from headrace.audit.intervals import Interval, covers, union
 from headrace.audit.store import tables
+from headrace.audit.store.later_columns import columns_of
 from headrace.audit.topic.declarations import Incarnation
 from headrace.audit.topic.records import DATACENTER_TIER
 from headrace.coordination.declared import Change
@@ -55,10 +56,21 @@ def incarnations_of(connection: Connection, topic: str) -> defaultdict[str, list
     """Returns datacenter → what the topic declares there, from its creation to each deletion."""
     table = tables.declarations
     found: defaultdict[str, list[Incarnation]] = defaultdict(list)
-    for row in connection.execute(select(table).where(table.c.topic == topic)):
+    columns = (table.c.datacenter, table.c.first_said_ms, table.c.changes)
+    for row in connection.execute(select(*columns).where(table.c.topic == topic)):
         changes = tuple(Change(*change) for change in json.loads(row.changes))
         found[row.datacenter].append(Incarnation(row.first_said_ms, changes))
     return found
+
+
+def deletions_of(connection: Connection, topic: str) -> dict[tuple[str, str], int]:
+    """Returns (datacenter, topic's id) → when its auditor saw (ms) that this topic was deleted."""
+    table = tables.declarations
+    if table.c.deleted_ms.name not in columns_of(connection, table):
+        return {}  # an older version made the store
+    columns = (table.c.datacenter, table.c.topic_id, table.c.deleted_ms)
+    is_deleted = (table.c.topic == topic, table.c.deleted_ms.is_not(None))
+    return {tuple(row[:2]): row[2] for row in connection.execute(select(*columns).where(*is_deleted))}
 
 
 def repeated_tallies(connection: Connection, topic: str, topics: NamedTopics) -> set[int]:

@@ -304,7 +304,7 @@ def _unstable(evidence: Evidence, now_ms: int, quiet_ms: int) -> list[str]:
     oldest_ms = min((each.at_ms - evidence.ahead_ms for each in heartbeats if each), default=None)
     if oldest_ms is None:
         return [f"{hour}: {datacenter}'s auditor has never reported on this topic"]
-    if oldest_ms < evidence.end_ms:
+    if oldest_ms < evidence.end_ms and evidence.deleted_ms is None:  # else `audit.verdicts.silence` judges it
         since = phrases.instant(oldest_ms)
         return [f"{hour}: {datacenter}'s auditor has not reported since {since}, before the hour's end"]
     is_future = evidence.touched_ms > now_ms + quiet_ms  # said by a clock that is ahead: it says nothing

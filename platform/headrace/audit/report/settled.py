@@ -120,7 +120,7 @@ def is_settled(evidence: Evidence, verdict: Verdict, policy: Policy = POLICY) ->
     last_ms = max((beat.at_ms - evidence.ahead_ms for beat in beats if beat), default=None)
     if not (is_plain and is_one_topic) or said_of_files or has_damage:
         return False
-    if last_ms is None or last_ms < evidence.end_ms:
+    if last_ms is None or (last_ms < evidence.end_ms and not evidence.is_after_deletion):
         return False
     if any(may_have_stopped_in(evidence, evidence.publishers[each]) for each in evidence.unclosed):
         return False

@@ -49,6 +49,7 @@ EVER_RANGES_MAX: Final = 40_000  # sequence ranges that one tally of a publisher
 ADDRESSES: Final = (-(2**63), 2**63 - 1)  # what a column can hold
 _PLACE: Final = ("topic", "datacenter", "tier", "partition", "topic_id")
 _BEAT: Final = ("datacenter", "topic", "partition", "log_partition", "counted_to_address", "end_address")
+NEVER_SAID_MS: Final = -(2**63)
 NOT_KNOWN: Final = ""
 """The id of a topic in records that do not name it."""
 _Overlapped = defaultdict[tuple[Any, ...], list[Interval]]
@@ -286,10 +287,15 @@ def _fold_declaration(
     of_key = (table.c[name] == value for name, value in key.items())
     old = connection.execute(select(table).where(*of_key)).one_or_none()
     first_ms = time_ms if old is None else min(old.first_said_ms, time_ms)
-    changes = json.dumps(declaration.changes)
-    if old is not None and old.said_ms >= time_ms:
-        time_ms, changes = old.said_ms, old.changes
-    row = {**key, "first_said_ms": first_ms, "said_ms": time_ms, "changes": changes}
+    said_ms, changes = (NEVER_SAID_MS, "[]") if old is None else (old.said_ms, old.changes)
+    deleted_ms = NEVER_SAID_MS if old is None or old.deleted_ms is None else old.deleted_ms
+    if declaration.deleted:
+        deleted_ms = max(deleted_ms, time_ms)
+    elif said_ms < time_ms:
+        said_ms, changes = time_ms, json.dumps(declaration.changes)
+    row = {**key, "first_said_ms": first_ms, "said_ms": said_ms, "changes": changes}
+    # One that declares something after that is there: no broker had named it for a while.
+    row["deleted_ms"] = deleted_ms if deleted_ms > said_ms else None
     upsert(connection, table, [row])
 
 

@@ -269,7 +269,8 @@ def _before_declaration(
     of_key = (column == value for column, value in zip(table.primary_key, key, strict=True))
     old = connection.execute(select(table).where(*of_key)).one_or_none()
     changes = [[*change] for change in declaration.changes]
-    if old is None or received.time_ms < old.said_ms or json.loads(old.changes) != changes:
+    is_of_deletion = declaration.deleted or (old is not None and old.deleted_ms is not None)
+    if is_of_deletion or old is None or received.time_ms < old.said_ms or json.loads(old.changes) != changes:
         forget_topic(connection, declaration.topic, received.datacenter)
 
 

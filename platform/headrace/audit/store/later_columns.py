@@ -15,6 +15,7 @@ from headrace.audit.store import measured_tables, tables
 LATER: Final[tuple[Column[object], ...]] = (
     measured_tables.missing_reports.c.made_ms,
     tables.gaps.c.said_ms,
+    tables.declarations.c.deleted_ms,
 )
 """Each is null, or has a default, in the rows of the earlier version."""
 

@@ -156,6 +156,7 @@ counting_publishers = Table(
 )
 
 # What each incarnation of a topic declares, by its newest record; `changes`: JSON list of [producers, from].
+# `deleted_ms`: when its auditor saw that it was deleted; null of one that is there, as far as anybody knows.
 declarations = Table(
     "declarations",
     metadata,
@@ -165,6 +166,7 @@ declarations = Table(
     _number("first_said_ms"),
     _number("said_ms"),
     Column("changes", Text, nullable=False),
+    Column("deleted_ms", BigInteger),
 )
 
 # The newest heartbeat of each partition.

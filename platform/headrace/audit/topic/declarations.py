@@ -21,25 +21,29 @@ FROM_LOG_TEXT: Final = "counted from the log on"
 
 @dataclass(frozen=True, slots=True)
 class TopicDeclaration:
-    """What a topic of the speaker's datacenter declares; `audit-topic.avsc` describes the fields."""
+    """What a topic of the speaker's datacenter declares, or that it is `deleted`: then without `changes`.
+    `audit-topic.avsc` describes the fields.
+    """
 
     schema_file: ClassVar[str] = "audit-topic.avsc"
 
     topic: str
     topic_id: str
     changes: tuple[Change, ...]
+    deleted: bool = False
 
     def key(self) -> str:
         return f"topic/{self.topic}"
 
     def to_avro(self) -> dict[str, Any]:
         changes = [change._asdict() for change in self.changes]
-        return {"topic": self.topic, "topic_id": self.topic_id, "changes": changes}
+        named = {"topic": self.topic, "topic_id": self.topic_id}
+        return {**named, "changes": changes, "deleted": self.deleted}
 
     @classmethod
     def from_avro(cls, data: Mapping[str, Any]) -> TopicDeclaration:
         changes = tuple(Change(change["producers"], change["from_ms"]) for change in data["changes"])
-        return cls(data["topic"], data["topic_id"], changes)
+        return cls(data["topic"], data["topic_id"], changes, data.get("deleted", False))
 
 
 class Incarnation(NamedTuple):

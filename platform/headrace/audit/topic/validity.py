@@ -214,6 +214,9 @@ def _check_declaration(declaration: TopicDeclaration, _received: ReceivedRecord,
     check_topic(declaration.topic)
     check_name("topic id", declaration.topic_id)
     changes = declaration.changes
+    if declaration.deleted:
+        require(not changes, f"a deleted topic declares {len(changes)} changes")
+        return
     require(0 < len(changes) <= CHANGES_MAX, f"it has {len(changes)} changes")
     starts = [change.from_ms for change in changes]
     require(starts[0] is None, f"its first declaration applies from {starts[0]} ms on")

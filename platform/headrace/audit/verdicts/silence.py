@@ -18,6 +18,8 @@ from headrace.audit.times import NEXT_REPORT_MS
 from headrace.audit.verdicts.hop_counts import is_counts_only
 
 NO_REPORT_MS: Final = -(2**63)
+DELETED_SLACK_MS: Final = 2 * 60_000
+"""How long before it sees that a topic is deleted an auditor that runs may have counted it last."""
 
 
 def judge_silence(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
@@ -31,7 +33,7 @@ def judge_silence(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[F
             yield Finding(Status.UNKNOWN, PRODUCER_HOP, problem, partition=partition)
         yield from _missing_tallies(partition, place.datacenter, evidence, policy, now_ms)
         yield from _uncounted_gaps(partition, place, evidence)
-    if not evidence.is_deleted:
+    if not evidence.is_deleted and not evidence.is_after_deletion:
         yield from _silent_auditor(evidence, policy, now_ms)
         yield from _lagging_auditor(evidence, policy, now_ms)
 
@@ -214,6 +216,10 @@ def _silent_auditor(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator
             late = {number: at_ms for number, at_ms in read_ms.items() if at_ms < due_ms}
             yield from _unread_logs(late, evidence, policy, now_ms)
         return
+    if evidence.deleted_ms is not None:
+        if evidence.is_counted_from_log or last_ms < evidence.deleted_ms - DELETED_SLACK_MS:
+            yield _uncounted_end(evidence, evidence.deleted_ms, last_ms)
+        return
     ahead = phrases.duration(evidence.ahead_ms)
     clock = (
         f" (its clock, ahead of the folding auditor's by {ahead}, said later)" if evidence.ahead_ms else ""
@@ -224,6 +230,19 @@ def _silent_auditor(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator
         f"{evidence.datacenter}'s auditor has not reported since {phrases.instant(last_ms)}{clock}, so it is "
         f"not known what {evidence.topic}, {phrases.hour(evidence.hour_ms)}, holds; is it running, and is "
         "_audit mirrored?",
+    )
+
+
+def _uncounted_end(evidence: Evidence, deleted_ms: int, last_ms: int) -> Finding:
+    """The topic was deleted, and what its logs got last was not counted. If producers report, their reports
+    tell of that, unless the auditor was silent for long: then nobody would have named strangers' events.
+    """
+    return Finding(
+        Status.UNKNOWN,
+        PRODUCER_HOP,
+        f"{evidence.topic} was deleted in {evidence.datacenter} (seen at {phrases.instant(deleted_ms)}). Its "
+        f"auditor had counted the topic last at {phrases.instant(last_ms)}: it is not known what came then, "
+        f"of {phrases.hour(evidence.hour_ms)}",
     )
 
 
