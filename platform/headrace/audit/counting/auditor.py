@@ -28,7 +28,13 @@ from headrace.audit.counting.partition_counter import (
     partitions_status,
 )
 from headrace.audit.counting.replica_contents import ASK_S, PASSES_EVERY_S, ReplicaContents
-from headrace.audit.counting.resuming import begun_where_counts_hold, count_again, deleted_part, resume
+from headrace.audit.counting.resuming import (
+    begun_where_counts_hold,
+    count_again,
+    deleted_part,
+    resume,
+    take_back_again,
+)
 from headrace.audit.counting.salvage import count_past_damage
 from headrace.audit.counting.set_aside_again import SetAsidePlaces
 from headrace.audit.counting.settings import AuditorSettings, counted_partitions
@@ -182,7 +188,8 @@ class Auditor:
         self._producers.learn(received)
         self._places.learn(received)
         self._replicas.learn(received)
-        self._declarations.learn(received, self.settings.datacenter)
+        for each in (self._declarations, self._standings.taken_back):
+            each.learn(received, self.settings.datacenter)
 
     # --- counting ---
 
@@ -201,6 +208,9 @@ class Auditor:
             elif counter.partition != partition:
                 self._unpublished += counter.cut()
                 counter.partition = partition  # it is known now whose copy this is
+        audit_topic_id = self._topic_ids.get(self.settings.audit_topic)
+        again = (audit_topic_id, self._counters, self._standings, self._logs)
+        self._unpublished += take_back_again(self._admin, *again)
         begun = begun_where_counts_hold(self._admin, self._standings, fresh, self._topic_ids)
         places = {key: mark.counted_to for key, (_, mark, _) in begun.items()}
         self._logs.begin(places, self._topic_ids)

@@ -15,7 +15,7 @@ from headrace.audit.counting.turns import Turns
 from headrace.audit.topic.logs_read import named_id
 from headrace.audit.topic.reader import AuditReader
 from headrace.audit.topic.records import GapRecord, HeartbeatRecord, RangeTally, ReceivedRecord
-from headrace.audit.topic.recounts import RecountRecord, is_asked_for
+from headrace.audit.topic.recounts import SAID_AGAIN, RecountRecord, is_asked_for
 from headrace.client import Admin
 from headrace.client.admin import EARLIEST, LATEST
 from headrace.client.errors import ClientError
@@ -192,6 +192,38 @@ def count_again(
         logger.info(
             "%s is counted again from %d: %s", counter.partition.name, asked.from_address, asked.cause
         )
+        standings.taken_back.note(key, asked.from_address)
         standings.marks.go_back(key, asked.from_address)
         counter.go_back(asked.from_address, None)
         logs.seek(*key, asked.from_address)
+
+
+def take_back_again(
+    admin: Admin,
+    audit_topic_id: UUID | None,
+    counters: Mapping[tuple[str, int], PartitionCounter],
+    standings: Standings,
+    logs: CountedLogs,
+) -> list[RecountRecord]:
+    """If the audit topic was made again, takes back again what was taken back, and goes back to count it:
+    the auditor that folds that topic may not have read the first recount.
+
+    `audit_topic_id`: of the present one; None: there is none. Raises `ClientError`; nothing has changed then.
+    """
+    known, starts, records = standings.taken_back, dict[Key, int](), list[RecountRecord]()
+    wanted = [key for key in known.addresses if key in counters]
+    if known.is_in_another_topic(audit_topic_id):
+        for topic, number in wanted:
+            starts[topic, number] = admin.list_offsets(topic, EARLIEST, partitions=[number])[number].offset
+    known.said_in(audit_topic_id)
+    for key, start in starts.items():
+        counter, address = counters[key], max(known.addresses[key], start)
+        if address > counter.counted_to:
+            continue
+        # Also of a log that ends there: the store may know more of it.
+        records += counter.partition.recounts(address, counter.counted_to, SAID_AGAIN)
+        standings.marks.go_back(key, address)
+        if address < counter.counted_to:
+            counter.go_back(address, None)
+            logs.seek(*key, address)
+    return records

@@ -21,6 +21,7 @@ from headrace.audit.counting.partition_counter import (
     LastBatch,
     PartitionCounter,
 )
+from headrace.audit.counting.taken_back import TakenBack
 from headrace.audit.topic.records import DATACENTER_TIER, HeartbeatRecord
 from headrace.audit.topic.recounts import AUDITOR_ENDED, COPY_MADE_AGAIN, RecountRecord
 from headrace.client.errors import ClientError
@@ -143,6 +144,7 @@ class Standings:
     def __init__(self, reader: RawReader) -> None:
         self._reader = reader
         self.marks = Marks()
+        self.taken_back = TakenBack()
 
     def note(self, counter: PartitionCounter, topic_id: str) -> None:
         """Notes how far a partition is counted, once that is published."""
@@ -154,6 +156,7 @@ class Standings:
         """Forgets a partition that is gone. Of a copy the marks stay: it may be made again."""
         if DATACENTER_TIER in partition.tiers:
             self.marks.forget(_key(partition))
+            self.taken_back.forget(_key(partition))
 
     def begin(
         self, partition: CountedPartition, start_address: int, topic_id: str
@@ -212,6 +215,7 @@ class Standings:
             address,
         )
         self.marks.go_back(_key(partition), address)
+        self.taken_back.note(_key(partition), address)
         return partition.recounts(address, counted_to, standing.problem)
 
 

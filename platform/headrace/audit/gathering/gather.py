@@ -57,7 +57,7 @@ from headrace.audit.store.kept import last_warehouse
 from headrace.audit.times import HOUR_MS, OUTSIDE_MS, hour_start
 from headrace.audit.topic.declarations import counted_from
 from headrace.audit.topic.records import ANALYSIS_TIER, DATACENTER_TIER
-from headrace.audit.topic.recounts import AUDITOR_ENDED, Recount, is_asked_for
+from headrace.audit.topic.recounts import Recount, is_precaution
 from headrace.audit.topic.resent import NO_NUMBER
 from headrace.wire.content import from_hex
 
@@ -361,7 +361,7 @@ class _Gatherer:
 
     def _add_recounts(self) -> None:
         for row in self._rows_of_topic(tables.recounts):
-            if row.cause == AUDITOR_ENDED or is_asked_for(row.cause):
+            if is_precaution(row.cause):
                 continue  # it took tallies back, and says nothing about the log
             facts = self._facts_of(row).of_auditor(row.tier)
             facts.recounts.append(Recount(row.from_address, row.to_address, row.said_ms, row.cause))

@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Final, NamedTuple
 COPY_MADE_AGAIN: Final = "the copy was deleted and made again"
 AUDITOR_ENDED: Final = "the auditor ended before its heartbeat"
 """The cause of a recount that is a precaution: nothing says that the log went back."""
+SAID_AGAIN: Final = "the audit topic was deleted and made again, and may have lost an earlier recount"
+"""The cause of a recount that is a precaution, too."""
 _ASKED: Final = "asked for by "
 
 
@@ -48,6 +50,11 @@ class RecountRecord:
 def asked_by(author: str) -> str:
     """Returns the cause of a recount that a person asked for: the log did not go back."""
     return f"{_ASKED}{author}"
+
+
+def is_precaution(cause: str) -> bool:
+    """Whether a recount says nothing about the log."""
+    return cause in (AUDITOR_ENDED, SAID_AGAIN) or is_asked_for(cause)
 
 
 def is_asked_for(cause: str) -> bool:
