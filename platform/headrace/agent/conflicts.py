@@ -5,6 +5,7 @@ Looks at the other units of the host and at the machine's listening sockets; cha
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,16 +18,26 @@ from headrace.site.errors import SiteError
 
 
 def conflicts_of(
-    unit: Unit, others: Iterable[Unit], *, own_addresses: Collection[Address], home: Path | None
+    unit: Unit,
+    others: Iterable[Unit],
+    *,
+    own_addresses: Collection[Address],
+    home: Path | None,
+    before: Unit | None = None,
 ) -> list[Conflict]:
-    """The addresses and folders of the unit that others hold.
+    """The addresses and folders of the unit that others hold. `before`: the unit as it is now; a folder that
+    it has already is no conflict.
 
     `own_addresses`: those that its own running process holds. `home`: its home, by which its own processes of
     an earlier start are recognised; with None they are conflicts, too. Raises `AddressNotOnHostError` for an
     address that this machine does not have.
     """
     others = list(others)
-    return [*_between_units(unit, others), *_with_the_machine(unit, others, own_addresses, home)]
+    return [
+        *_of_addresses(unit, others),
+        *(() if before is not None and before.data_dir == unit.data_dir else _of_folders(unit, others)),
+        *_with_the_machine(unit, others, own_addresses, home),
+    ]
 
 
 def with_local_requirements(units: Sequence[Unit]) -> list[Unit]:
@@ -44,14 +55,26 @@ def check_order(unit: Unit, others: Sequence[Unit]) -> None:
         raise ConfigurationError(unit.name, [FieldProblem("requires", requires, str(error))]) from error
 
 
-def _between_units(unit: Unit, others: Iterable[Unit]) -> Iterable[Conflict]:
-    """Conflicts with the configurations of other units of this host, whether they run or not. Pure."""
+def _of_addresses(unit: Unit, others: Iterable[Unit]) -> Iterable[Conflict]:
+    """Addresses in the configurations of other units of this host, whether they run or not. Pure."""
     for other in others:
         for address in unit.listens:
             if address in other.listens:
                 yield Conflict(str(address), unit.name, f"unit {other.name} of this host", other.name)
-        if unit.data_dir is not None and unit.data_dir == other.data_dir:
-            yield Conflict(str(unit.data_dir), unit.name, f"unit {other.name} of this host", other.name)
+
+
+def _of_folders(unit: Unit, others: Iterable[Unit]) -> Iterable[Conflict]:
+    """Folders of other units of this host that are the unit's own on the disk, or above or below of it."""
+    if unit.data_dir is None:
+        return
+    own = Path(os.path.realpath(unit.data_dir))
+    for other in others:
+        if other.data_dir is None:
+            continue
+        theirs = Path(os.path.realpath(other.data_dir))
+        if own.is_relative_to(theirs) or theirs.is_relative_to(own):
+            where = "" if other.data_dir == unit.data_dir else f", whose data are in {other.data_dir}"
+            yield Conflict(str(unit.data_dir), unit.name, f"unit {other.name} of this host{where}", other.name)
 
 
 def _with_the_machine(

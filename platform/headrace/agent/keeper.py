@@ -229,7 +229,8 @@ class Keeper:
             drift = drift_here(before, state, before.name in differences.changed)
         # The addresses that the unit's running process has now: they do not conflict with its new one.
         own_addresses = before.listens if before and state and state.is_running else ()
-        if conflicts := conflicts_of(unit, others, own_addresses=own_addresses, home=self.home):
+        conflicts = conflicts_of(unit, others, own_addresses=own_addresses, home=self.home, before=before)
+        if conflicts:
             raise ConflictError(conflicts)
         # Two configurations can give one definition: fields such as `requires` do not affect the process.
         is_same = before is not None and before.definition == unit.definition
