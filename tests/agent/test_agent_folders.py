@@ -1,4 +1,4 @@
-"""Folders of data that two units of one host cannot have: the same on the disk, or one inside of the other."""
+"""Folders of data that two units of a host cannot have: the same on the disk, or one inside of the other."""
 
 from __future__ import annotations
 

@@ -105,6 +105,19 @@ def test_a_site_file_with_all_fields() -> None:
             "{datacenters: {analysis: {network: 127.5.0}, east: {network: 127.5.0}}, mirrors: []}",
             "share the network",
         ),
+        (
+            "{datacenters: {analysis: {network: 127.5.0}, east: {network: 127.05.0}}, mirrors: []}",
+            "without leading zeros (its value is '127.05.0')",
+        ),
+        ("datacenters: {analysis: {network: 127.300.0}}", "numbers from 0 to 255"),
+        (
+            "mirrors: [{source: east, target: analysis}, {source: west, target: west}]",
+            "mirrors.1: source and target are both 'west'",
+        ),
+        (
+            "mirrors: [{source: east, target: analysis}, {source: east, target: analysis}]",
+            "mirrors.1: mirror 0 copies east into analysis already",
+        ),
     ],
 )
 def test_a_wrong_site_file_is_one_line_that_names_the_field(text: str, words: str) -> None:

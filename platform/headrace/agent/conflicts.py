@@ -74,7 +74,9 @@ def _of_folders(unit: Unit, others: Iterable[Unit]) -> Iterable[Conflict]:
         theirs = Path(os.path.realpath(other.data_dir))
         if own.is_relative_to(theirs) or theirs.is_relative_to(own):
             where = "" if other.data_dir == unit.data_dir else f", whose data are in {other.data_dir}"
-            yield Conflict(str(unit.data_dir), unit.name, f"unit {other.name} of this host{where}", other.name)
+            yield Conflict(
+                str(unit.data_dir), unit.name, f"unit {other.name} of this host{where}", other.name
+            )
 
 
 def _with_the_machine(

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from headrace.process import yaml_text
 from headrace.process.nearest import question
@@ -54,6 +54,14 @@ SQLITE: Final = "sqlite"
 AIRFLOW_DATABASE_PATTERN: Final = rf"^({POSTGRESQL}|{SQLITE}|[A-Za-z][A-Za-z0-9+.-]*://.*)$"
 
 
+def _network(text: str) -> str:
+    """A /24 network of loopback, without leading zeros: 127.01.0 would be 127.1.0 under another text."""
+    numbers = text.split(".")
+    if len(numbers) != 3 or numbers[0] != "127" or any(each not in map(str, range(256)) for each in numbers):
+        raise ValueError("expected 127.A.B, with numbers from 0 to 255 without leading zeros")
+    return text
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -62,7 +70,7 @@ class Datacenter(_Part):
     """One datacenter: a /24 network of loopback and what runs there."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9]{0,30}$")
-    network: str = Field(pattern=r"^127\.\d{1,3}\.\d{1,3}$")
+    network: Annotated[str, AfterValidator(_network)]
     broker_count: Annotated[int, Field(ge=1, le=BROKERS_MAX)] = 3
     broker_settings: Mapping[str, str] = {}
 
@@ -288,13 +296,12 @@ def _text(problem: _Problem, lines: Mapping[tuple[str | int, ...], int]) -> str:
 
 
 def _problems_in(error: ValidationError, prefix: tuple[str | int, ...] = ()) -> list[_Problem]:
-    return [
-        _Problem(
-            (*prefix, *row["loc"]),
-            f"{row['msg']} (its value is {yaml_text.shown(row['input'])}){_hint(row['type'], row['loc'])}",
-        )
-        for row in error.errors()
-    ]
+    problems = []
+    for row in error.errors():
+        message, value = row["msg"].removeprefix("Value error, "), yaml_text.shown(row["input"])
+        text = f"{message} (its value is {value}){_hint(row['type'], row['loc'])}"
+        problems.append(_Problem((*prefix, *row["loc"]), text))
+    return problems
 
 
 def _hint(kind: str, path: Sequence[str | int]) -> str:
@@ -352,4 +359,16 @@ def _contradictions(site: Site) -> list[_Problem]:
         for path, name in named
         if name not in names
     ]
+    return problems + _wrong_routes(site)
+
+
+def _wrong_routes(site: Site) -> list[_Problem]:
+    problems = []
+    for number, mirror in enumerate(site.mirrors):
+        if mirror.source == mirror.target:
+            text = f"source and target are both {mirror.source!r}; a mirror copies into another datacenter"
+            problems.append(_Problem(("mirrors", number), text))
+        elif (first := site.mirrors.index(mirror)) != number:
+            text = f"mirror {first} copies {mirror.source} into {mirror.target} already; leave one out"
+            problems.append(_Problem(("mirrors", number), text))
     return problems
