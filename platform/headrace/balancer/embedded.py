@@ -23,7 +23,7 @@ from headrace.balancer.backends import (
     text_of,
 )
 from headrace.balancer.checking import check
-from headrace.balancer.haproxy_config import HALF_CLOSED_TIMEOUT_S
+from headrace.balancer.haproxy_config import HALF_CLOSED_TIMEOUT_S, IDLE_TIMEOUT_S
 from headrace.process.command_line import HostPort
 
 logger = logging.getLogger(__name__)
@@ -220,5 +220,20 @@ class EmbeddedEngine:
             else:
                 member.bytes_out += len(data)
             sink.write(data)
-            await sink.drain()
+            await _taken(sink)
         sink.write_eof()
+
+
+async def _taken(sink: asyncio.StreamWriter) -> None:
+    """Returns once the peer has taken enough of what was written. Raises `TimeoutError` if it takes nothing
+    for `IDLE_TIMEOUT_S`: its kernel may answer keepalive for ever, and what the other side does, such as
+    closing the connection, is not seen meanwhile.
+    """
+    while True:
+        left_bytes = sink.transport.get_write_buffer_size()
+        try:
+            async with asyncio.timeout(IDLE_TIMEOUT_S):
+                return await sink.drain()
+        except TimeoutError:
+            if sink.transport.get_write_buffer_size() >= left_bytes:
+                raise
