@@ -54,11 +54,28 @@ def read_tree(
     raise CoordinationError(f"topics were created or deleted during {READS_MAX} reads of ZooKeeper; repeat")
 
 
+class _Place(NamedTuple):
+    """A chroot, and what is stored below it."""
+
+    chroot: str
+    has_topics: bool
+    has_schemas: bool
+
+
 def clusters_in(session: ZooKeeperSession) -> list[str]:
     """Returns the chroots below which a ZooKeeper has topics, or had: "", or a path such as "/east". Raises
     `CoordinationError`, also if it has too many nodes to look at.
     """
-    found: list[str] = []
+    return [place.chroot for place in _places_in(session) if place.has_topics]
+
+
+def registries_in(session: ZooKeeperSession) -> list[str]:
+    """Returns the chroots below which a schema registry has its store. Raises as `clusters_in`."""
+    return [place.chroot for place in _places_in(session) if place.has_schemas]
+
+
+def _places_in(session: ZooKeeperSession) -> list[_Place]:
+    found: list[_Place] = []
     level, looked_at = [""], 0
     while level:
         looked_at += len(level)
@@ -67,14 +84,17 @@ def clusters_in(session: ZooKeeperSession) -> list[str]:
                 f"ZooKeeper {session.hosts} has more than {CLUSTER_SEARCH_MAX} nodes outside of its clusters"
             )
         below: list[str] = []
-        has_topics = session.stat_many(chroot + znodes.TOPICS for chroot in level)
+        topics = session.stat_many(chroot + znodes.TOPICS for chroot in level)
+        schemas = session.stat_many(chroot + znodes.REGISTRY for chroot in level)
         children = session.children_many(chroot or "/" for chroot in level)
-        for chroot, topics, names in zip(level, has_topics, children, strict=True):
-            if topics is not None:
-                found.append(chroot)
-            own = _OF_A_CLUSTER if topics is not None else ()
+        for chroot, has_topics, has_schemas, names in zip(level, topics, schemas, children, strict=True):
+            place = _Place(chroot, has_topics is not None, has_schemas is not None)
+            if place.has_topics or place.has_schemas:
+                found.append(place)
+            own = _OF_A_CLUSTER if place.has_topics else ()
             below += [f"{chroot}/{name}" for name in names or () if name not in own]
-        level = [path for path in below if path != _ITS_OWN]
+        stores = {place.chroot + znodes.REGISTRY for place in found if place.has_schemas}
+        level = [path for path in below if path != _ITS_OWN and path not in stores]
     return found
 
 

@@ -1,4 +1,4 @@
-"""Data that a deletion would lose: how much a topic, a broker, a ZooKeeper or a warehouse holds.
+"""Data that a deletion would lose: what a topic, a broker, a ZooKeeper or a warehouse holds.
 
 Owns the counting and the refusals. Sizes are those of the logs; the audit counts the events that are not in
 HDFS yet.
@@ -16,6 +16,7 @@ from headrace.provider.problems import Problem, ResourceError, format_bytes, joi
 
 if TYPE_CHECKING:
     from headrace.client.group_admin import GroupAdmin
+    from headrace.coordination.nodes import Node
     from headrace.coordination.session import ZooKeeperSession
 
 CONNECT_TIMEOUT_S: Final = 3.0
@@ -27,6 +28,8 @@ ALLOW_DATA_LOSS: Final = Attribute(
     description="Whether it may be deleted or replaced while it holds data. The last applied value counts.",
 )
 _REMEDY: Final = "To delete it anyway, set allow_data_loss = true and apply that first."
+
+_OWN_SUBJECTS: Final = ("headrace.audit.", "headrace-drill-")
 
 TopicPartition = tuple[str, int]
 
@@ -91,6 +94,17 @@ def holds_registry(what: str, topics: list[str]) -> ResourceError:
     )
 
 
+def holds_schemas(what: str, subjects: list[str]) -> ResourceError:
+    """Returns the refusal for a ZooKeeper in which a registry has the schemas of these subjects."""
+    return ResourceError(
+        Problem(
+            f"{what} holds the schemas of {plural(len(subjects), 'subject')}",
+            f"A schema registry stores those of {join_some(subjects)} there. Without them events that are "
+            f"kept elsewhere, such as in copies, cannot be read. {_REMEDY}",
+        )
+    )
+
+
 def of_topic(admin: GroupAdmin, topic: str, audit_store: str | None) -> Holdings:
     """Returns what a topic holds. Raises `ClientError`."""
     starts, ends = _log_bounds(admin, {topic})
@@ -142,6 +156,45 @@ def topics_in(zookeeper: str, deleted_topics: Collection[str]) -> list[str]:
             if not name.startswith("_") and str(topic.topic_id) not in deleted_topics
         )
     return sorted(found)
+
+
+def subjects_in(zookeeper: str, deleted_subjects: Collection[str]) -> list[str]:
+    """Returns the subjects that registries have in a ZooKeeper, at its root and below paths, except deleted
+    ones and those of headrace's own records, which each installation has and makes again.
+
+    Raises `CoordinationError`.
+    """
+    from headrace.coordination.tree import registries_in
+    from headrace.registry.subjects import SUBJECTS
+
+    with _zookeeper(zookeeper) as session:
+        chroots = registries_in(session)
+    found: list[str] = []
+    for chroot in chroots:
+        where = f" (in {chroot})" if chroot else ""
+        with _zookeeper(zookeeper + chroot) as session:
+            paths = [f"{SUBJECTS}/{name}" for name in session.children_or_empty(SUBJECTS)]
+            nodes = session.get_many(paths)
+        live = (_live_subject(path, node) for path, node in zip(paths, nodes, strict=True))
+        found += (
+            f"{name}{where}"
+            for name in live
+            if name is not None and not name.startswith(_OWN_SUBJECTS) and name not in deleted_subjects
+        )
+    return sorted(found)
+
+
+def _live_subject(path: str, node: Node | None) -> str | None:
+    """Returns the subject's name, unless all of its versions are deleted. A damaged one may have some."""
+    from headrace.coordination.errors import CorruptNodeError
+    from headrace.registry.subjects import parse_subject, subject_name
+
+    if node is None:
+        return None
+    try:
+        return subject_name(path) if parse_subject(path, node).is_live else None
+    except CorruptNodeError:
+        return subject_name(path)
 
 
 @contextmanager

@@ -27,7 +27,9 @@ class Context:
     """What all resources of one configured provider share. Many threads use it.
 
     `known` holds the identities of the resources in the state, as far as they were read; `deleted_topics` the
-    ids of topics that this plan deletes: their data does not keep a broker or a ZooKeeper from being deleted.
+    ids of topics that this plan deletes: their data does not keep a broker or a ZooKeeper from being deleted;
+    `deleted_subjects` the names of subjects, likewise (the apply sees which registry has them still);
+    `copied_schemas` the ZooKeepers of registries that copy from others, and that it deletes.
     `leaving_brokers`: by ZooKeeper, the ids of brokers that it destroys; `replaced_brokers`: by ZooKeeper and
     id those that this apply has deleted, and makes again elsewhere, until they hold their replicas again;
     `brokers_being_made`: those that it makes just now, also if another apply has deleted them. `drained`: the
@@ -39,6 +41,8 @@ class Context:
     slots: Slots = field(default_factory=Slots)
     known: set[str] = field(default_factory=set)
     deleted_topics: set[str] = field(default_factory=set)
+    deleted_subjects: set[str] = field(default_factory=set)
+    copied_schemas: set[str] = field(default_factory=set)
     leaving_brokers: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     replaced_brokers: dict[tuple[str, int], Replacement] = field(default_factory=dict)
     brokers_being_made: set[tuple[str, int]] = field(default_factory=set)

@@ -119,6 +119,9 @@ class SchemaResource(Resource):
         if incompatibilities:
             raise ResourceError(_incompatible(planned, incompatibilities))
 
+    def plan_deletion(self, call: ResourceCall, prior: Values) -> None:
+        self.context.deleted_subjects.add(prior["subject"])
+
     # --- reading and applying ---
 
     def read(self, call: ResourceCall, state: Values) -> Values | None:

@@ -46,6 +46,7 @@ class ZooKeeperResource(UnitResource):
         what = f"ZooKeeper {state['name']}"
         try:
             topics = holdings.topics_in(state["listen"], self.context.deleted_topics)
+            subjects = self._subjects(state)
         except CoordinationError as error:
             held = self.data_on_disk(state, what, error)
             # Before its first transaction there are only a configuration and an empty snapshot.
@@ -54,6 +55,15 @@ class ZooKeeperResource(UnitResource):
             return
         if topics:
             raise holdings.holds_registry(what, topics)
+        if subjects:
+            raise holdings.holds_schemas(what, subjects)
+
+    def _subjects(self, state: Values) -> list[str]:
+        """Returns the subjects whose schemas would be lost. A registry with sources, which leaves in the same
+        plan, has copies. Raises `CoordinationError`."""
+        if state["listen"] in self.context.copied_schemas:
+            return []
+        return holdings.subjects_in(state["listen"], self.context.deleted_subjects)
 
 
 class BrokerResource(UnitResource):
@@ -253,6 +263,10 @@ class RegistryResource(UnitResource):
         },
         one_at_a_time=True,
     )
+
+    def plan_deletion(self, call: ResourceCall, prior: Values) -> None:
+        if prior["sources"]:
+            self.context.copied_schemas.update(str(prior["zookeeper"]).partition("/")[0].split(","))
 
 
 class MirrorResource(UnitResource):
