@@ -1,6 +1,7 @@
 """Brokers that die, ZooKeepers that vanish, full disks: nothing acknowledged is lost, service continues."""
 
 import resource
+import shutil
 import signal
 import threading
 import time
@@ -10,6 +11,7 @@ import pytest
 
 from fix_broker import BrokerCluster, BrokerProcess, RawClient, StartCluster
 from fix_zookeeper import ZooKeeperRoom
+from headrace.coordination.session import ZooKeeperSession
 from headrace.wire.batch import hop
 from headrace.wire.errors import ErrorCode
 from headrace.wire.records import Record, decode_records, encode_batch
@@ -230,3 +232,44 @@ def test_no_log_is_deleted_when_zookeeper_lost_its_data(
         assert client.produce("t", 0, raw).base_offset == len(raw) - 1
     (stray,) = cluster[1].data_dir.glob("t-0.*.stray")
     assert (stray / f"{0:020d}.log").stat().st_size == len(raw)
+
+
+def test_no_log_is_deleted_when_an_empty_zookeeper_repeats_a_transaction_number(
+    broker_cluster: StartCluster, private_zookeeper: ZooKeeperRoom
+) -> None:
+    """The first nodes of a new site have transactions 1, 2, 3, and so have those that are made after its disk
+    was lost: the number alone does not tell one ZooKeeper from the other."""
+    config = {"zookeeper.session.timeout.ms": "1000"}
+    cluster = broker_cluster(zookeeper=private_zookeeper, config=config)
+    raw = batch(b"precious")
+    with RawClient(cluster.bootstrap) as client:
+        client.create_topic("t")
+        assert client.produce("t", 0, raw).error_code == 0
+    path = f"{private_zookeeper.chroot}/brokers/topics"
+    server = private_zookeeper.server
+    with ZooKeeperSession(server.address) as session:
+        created, last = session.exists(path), session.set("/", b"")
+    assert created is not None
+    server.kill()
+    shutil.rmtree(server.directory / "data")
+    server.start()
+    with ZooKeeperSession(server.address) as session:
+        session.ensure_path(path.removesuffix("/topics"))
+        while session.set("/", b"").modified_zxid < created.created_zxid - 1:
+            pass
+        session.create(path, b"")
+        found = session.exists(path)
+        assert found is not None and found.created_zxid == created.created_zxid
+        # Until then the broker's session is refused: it has seen a later transaction.
+        while session.set("/", b"").modified_zxid < last.modified_zxid + 10:
+            pass
+        deadline = time.monotonic() + 60
+        while not session.children_or_empty(path.replace("topics", "ids")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    with RawClient(cluster.bootstrap) as client:
+        while client.produce("t", 0, raw).error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    time.sleep(1)
+    assert (cluster[1].data_dir / "t-0" / f"{0:020d}.log").stat().st_size >= len(raw)

@@ -16,7 +16,7 @@ from headrace.coordination.many_reads import REQUEST_MAX_BYTES, MultiRead, in_re
 from headrace.coordination.nodes import Node, NodeStat, translate
 from headrace.coordination.session import ZooKeeperSession
 
-STAT = struct.pack("!qqqqiiiqiiq", 17, 21, 0, 5, 3, 0, 0, 99, 2, 0, 17)
+STAT = struct.pack("!qqqqiiiqiiq", 17, 21, 4, 5, 3, 0, 0, 99, 2, 0, 17)
 HEAD = bytes.fromhex("0000000400ffffffff")
 END = bytes.fromhex("ffffffff01ffffffff")
 
@@ -42,7 +42,13 @@ def failed(number: int) -> bytes:
 
 def test_an_answer_is_read() -> None:
     stat = NodeStat(
-        version=3, created_zxid=17, modified_zxid=21, owner_session=99, modified_ms=5, data_bytes=2
+        version=3,
+        created_zxid=17,
+        modified_zxid=21,
+        owner_session=99,
+        modified_ms=5,
+        data_bytes=2,
+        created_ms=4,
     )
     null = HEAD + b"\xff\xff\xff\xff" + STAT
     nodes = answered(found(b"abc"), failed(-101), null, found(b""))

@@ -31,6 +31,7 @@ class Znode:
     mzxid: int
     owner: int
     at_ms: int = 0
+    created_ms: int = 0
 
     @property
     def stat(self) -> Any:
@@ -42,6 +43,7 @@ class Znode:
             mtime=self.at_ms,
             ctime=0,
             dataLength=len(self.data),
+            ctime=self.created_ms,
         )
 
 
@@ -119,10 +121,11 @@ class ZooKeeper:
     def _do(self, verb: str, path: str, data: bytes, owner: int) -> None:
         zxid, at_ms = self.zxid + 1, WALL_MS + int(self.clock.now_ms)
         if verb == "create":
-            self.nodes[path] = Znode(data, 0, zxid, zxid, owner, at_ms)
+            self.nodes[path] = Znode(data, 0, zxid, zxid, owner, at_ms, at_ms)
         elif verb == "set":
             node = self.nodes[path]
-            self.nodes[path] = Znode(data, node.version + 1, node.czxid, zxid, node.owner, at_ms)
+            version, created_ms = node.version + 1, node.created_ms
+            self.nodes[path] = Znode(data, version, node.czxid, zxid, node.owner, at_ms, created_ms)
         elif verb == "delete":
             del self.nodes[path]
 

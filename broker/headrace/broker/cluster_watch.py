@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from headrace.broker.cluster import NO_BROKER
 from headrace.broker.groups.store import GroupStore
@@ -24,6 +25,11 @@ from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.topics import TopicRegistry, TopicState
 
 Topics = Mapping[str, TopicState]
+
+Creation = tuple[int, int]
+"""When the topics' own node was created: a transaction, and ZooKeeper's time of day in ms. Another one means
+that ZooKeeper lost its data; without the time it could be the same, as transactions are counted from 1."""
+NEVER: Final[Creation] = (0, 0)
 
 
 def seen_controller(state: BrokerState) -> Callable[[int | None], None]:
@@ -56,15 +62,15 @@ class ClusterWatch:
     registered: Callable[[], None]
     is_own: Callable[[BrokerRegistration], bool]
     displaced: Callable[[BrokerRegistration], None]
-    _created_zxid: int = 0
+    _created: Creation = NEVER
 
     def open_logs(self) -> None:
         """Reads the topics for the first time, and opens this broker's logs: before it registers, and before
         the loop turns. Raises `CoordinationError`; then nothing was opened."""
         self.session.ensure_path(znodes.TOPICS)
-        topics, created_zxid = self.topics.list(), self._read_created_zxid()
+        topics, created = self.topics.list(), self._read_creation()
         self.replication.start(topics)
-        self._see_topics(topics, created_zxid)
+        self._see_topics(topics, created)
 
     def start(self) -> None:
         """Tells of everything that is there now, and of each change, from now on."""
@@ -88,15 +94,14 @@ class ClusterWatch:
 
     def _topics_changed(self, topics: dict[str, TopicState]) -> None:
         self.controller.topics_changed(topics)
-        created_zxid = self._read_created_zxid()
-        if not created_zxid:
+        created = self._read_creation()
+        if created == NEVER:
             self.session.ensure_path(znodes.TOPICS)
-        self.state.loop.post(lambda: self._see_topics(topics, created_zxid))
+        self.state.loop.post(lambda: self._see_topics(topics, created))
 
-    def _read_created_zxid(self) -> int:
-        """Returns when the topics' own node was created: a change means that ZooKeeper lost its data."""
+    def _read_creation(self) -> Creation:
         stat = self.session.exists(znodes.TOPICS)
-        return 0 if stat is None else stat.created_zxid
+        return NEVER if stat is None else (stat.created_zxid, stat.created_ms)
 
     # --- on the loop's thread ---
 
@@ -116,9 +121,9 @@ class ClusterWatch:
         if self.state.broker_id in self.state.view.brokers:
             self.registered()
 
-    def _see_topics(self, topics: Topics, created_zxid: int) -> None:
-        may_delete = created_zxid == self._created_zxid
-        self._created_zxid = created_zxid
+    def _see_topics(self, topics: Topics, created: Creation) -> None:
+        may_delete = created == self._created
+        self._created = created
         state = self.state
         if topics == state.view.topics:
             return

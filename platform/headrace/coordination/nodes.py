@@ -16,7 +16,8 @@ from headrace.coordination.errors import (
 class NodeStat(NamedTuple):
     """The fields of ZooKeeper's Stat that headrace uses; `owner_session` is 0 for a persistent node,
     `modified_ms` and `created_ms` the time of day of ZooKeeper's leader, `data_bytes` the length of the
-    node's data.
+    node's data. A ZooKeeper that has lost its data counts transactions from 1 again: `created_zxid` may be
+    that of another node of before, and `created_ms` is not.
     """
 
     version: int
