@@ -97,6 +97,28 @@ def test_a_folder_with_other_files_is_no_partition(run: Headrace, tmp_path: Path
     assert result.err == f"error: {tmp_path} has no segment (*.log); is it a partition's directory?\n"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("backup", "create", ""),
+        ("backup", "list", ""),
+        ("backup", "verify", ""),
+        ("restore", ""),
+        ("restore", "a-backup", "--into", ""),
+        ("agent", "--allow-path", ""),
+    ],
+)
+def test_a_variable_that_is_not_set_is_not_the_present_folder(
+    run: Headrace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """`headrace backup create "$BACKUPS"` in a timer would fill whatever folder that runs in."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    code, _, error = run(*words)
+    assert (code, "'' is no path: is a variable not set?" in error) == (ExitCode.USAGE, True)
+    assert not list((tmp_path / "here").iterdir())
+
+
 def test_the_bound_on_partitions_is_the_brokers() -> None:
     assert PARTITIONS_MAX == PARTITIONS_PER_CHANGE_MAX
 

@@ -9,6 +9,7 @@ import typer
 
 from headrace.cli.context import site
 from headrace.cli.errors import CommandError, ExitCode
+from headrace.cli.values import given_path
 
 
 def agent(
@@ -38,6 +39,7 @@ def agent(
             "--allow-path",
             help="A folder that configurations may name, besides the home; may be repeated.",
             metavar="FOLDER",
+            parser=given_path,
         ),
     ] = None,
 ) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 from headrace.cli.context import DatacenterOption, site
 from headrace.cli.errors import CommandError, ExitCode, print_note
 from headrace.cli.output import JsonOption, in_bytes, in_time, out, print_json, print_table
-from headrace.cli.values import parse_size_bytes
+from headrace.cli.values import given_path, parse_size_bytes
 from headrace.process.text import counted
 
 DAMAGED_SHOWN_MAX = 20
@@ -22,10 +22,16 @@ _HDFS = ("all", "log", "none")
 app = typer.Typer(help="Backups of this home: create, list, verify.", no_args_is_help=True)
 
 ShelfArgument = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The folder that holds the backups, best on another disk.")
+    Path,
+    typer.Argument(
+        metavar="DIR", help="The folder that holds the backups, best on another disk.", parser=given_path
+    ),
 ]
 BackupArgument = Annotated[
-    Path, typer.Argument(metavar="BACKUP", help="A backup, as `headrace backup list` shows it: a folder.")
+    Path,
+    typer.Argument(
+        metavar="BACKUP", help="A backup, as `headrace backup list` shows it: a folder.", parser=given_path
+    ),
 ]
 RateOption = Annotated[
     str | None,
@@ -171,7 +177,10 @@ def verify(backup: BackupArgument, bytes_per_second: RateOption = None, json: Js
 def restore(
     backup: BackupArgument,
     into: Annotated[
-        Path | None, typer.Option("--into", metavar="HOME", help="An empty home; by default $HEADRACE_HOME.")
+        Path | None,
+        typer.Option(
+            "--into", metavar="HOME", help="An empty home; by default $HEADRACE_HOME.", parser=given_path
+        ),
     ] = None,
     partition: Annotated[
         str | None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 from headrace.cli.errors import CommandError, ExitCode
@@ -180,6 +181,17 @@ def where_given(option: str) -> Callable[[str | None], str | None]:
         return text
 
     return check
+
+
+def given_path(text: str) -> Path:
+    """Returns a path of the command line. The path of an empty word would be the folder where one happens to
+    be, and a backup, say, would go there day after day.
+    """
+    if not text:
+        raise CommandError(
+            "'' is no path: is a variable not set? `.` is the folder where you are", ExitCode.USAGE
+        )
+    return Path(text)
 
 
 def registry_urls(text: str | None) -> str | None:
