@@ -28,6 +28,7 @@ Names are Kafka's (0.8 to 3.x) where Kafka has one, so that its tools work. JSON
     /headrace/fronts/<broker id>                   ephemeral  {"host", "port"} for balancers to connect to
     /headrace/balanced/<broker id>-<balancer>      ephemeral  empty: this balancer may send it connections
     /headrace/offline/<broker id>-<topic>-<p>      ephemeral  empty: this broker's log is offline
+    /headrace/restarting                           ephemeral  {"holder"}: who restarts a broker just now
     /headrace/drill                                ephemeral  the drill that works on the canary's table
     /headrace/mirrors/<topic>                      data       {"partitions": [["east", 0], ["west", 0], …],
                                                                "topic_ids": {"0": source's topic id, …}}
@@ -54,6 +55,7 @@ DISKS: Final = "/headrace/disks"
 FRONTS: Final = "/headrace/fronts"
 BALANCED: Final = "/headrace/balanced"
 OFFLINE: Final = "/headrace/offline"
+RESTARTING: Final = "/headrace/restarting"
 DRILL: Final = "/headrace/drill"
 MIRRORS: Final = "/headrace/mirrors"
 REGISTRY: Final = "/headrace/registry"

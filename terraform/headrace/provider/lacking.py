@@ -43,7 +43,8 @@ def others_lack(state: Values, deleted_topics: Collection[str]) -> Lack | None:
     return found if found.partitions else None
 
 
-def _described(lack: Lack) -> str:
+def described(lack: Lack) -> str:
+    """Returns who lacks what, as a clause."""
     ids = ", ".join(map(str, lack.brokers))
     who = (
         f"broker {ids} of its cluster has" if len(lack.brokers) == 1 else f"brokers {ids} of its cluster have"
@@ -81,7 +82,7 @@ class Patience:
 
     def _refusal(self, lack: Lack, why: str) -> ResourceError:
         text = (
-            f"It would be made again with an empty disk, but {_described(lack)}{why}. With both away, what "
+            f"It would be made again with an empty disk, but {described(lack)}{why}. With both away, what "
             f"they hold would be on too few disks. Take the change of {self._name} back, and apply: the "
             "other one can be made, started or drained then. Make the change again once `headrace brokers "
             "list` shows nothing out of sync. To make it all the same, set allow_data_loss = true and apply "

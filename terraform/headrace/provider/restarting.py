@@ -1,25 +1,109 @@
-"""A broker that a change restarts: the next one of its datacenter waits until it is in sync again.
+"""A broker that a change restarts: it waits until no other one of its cluster lacks what it has, and the next
+one waits until it is in sync again.
 
-Owns what "again" means here (`client.in_sync`) and the wait. `slots` keeps the others from being changed.
+Owns what "again" means here (`client.in_sync`), the waits, and the cluster's turn, which keeps the applies of
+other states from restarting another broker meanwhile. `slots` keeps those of this apply.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import socket
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from headrace.coordination.errors import CoordinationError
+from headrace.provider import lacking
 from headrace.provider.clusters import PLAN_TIMEOUT_S
-from headrace.provider.draining import cluster_admin
-from headrace.provider.problems import Problem, ResourceError
+from headrace.provider.draining import CONNECT_TIMEOUT_S, cluster_admin
+from headrace.provider.problems import INTERRUPTED, Problem, ResourceError
+from headrace.provider.replacing import BEGIN_MAX_S
 from headrace.provider.resource import ResourceCall
 from headrace.provider.values import Values
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from headrace.client.cluster import TopicInfo, TopicPartition
 
+logger = logging.getLogger(__name__)
+
 POLL_S: Final = 0.5
+TURN_WAIT_MAX_S: Final = 3600.0  # another apply may restart many brokers, one after another
+
+
+class Others:
+    """The other brokers of the cluster of one that is to be restarted: how long it waits for them."""
+
+    def __init__(
+        self, call: ResourceCall, state: Values, deleted_topics: Collection[str], timeout_s: float
+    ) -> None:
+        self._call = call
+        self._state = state
+        self._deleted_topics = deleted_topics
+        self._timeout_s = timeout_s
+        self._lacking_s: float | None = None  # since when somebody lacks something
+        self._begun_s = time.monotonic()
+
+    def are_in_sync(self) -> bool:
+        """Whether the broker may be restarted: nobody lacks what it has in sync. Without brokers that are not
+        there at all it goes on after `BEGIN_MAX_S`. Raises `ResourceError` once the time is up."""
+        if self._state.get("allow_data_loss"):
+            return True
+        lack = lacking.others_lack(self._state, self._deleted_topics)
+        if lack is None:
+            self._lacking_s = None
+            return True
+        self._lacking_s = time.monotonic() if self._lacking_s is None else self._lacking_s
+        waited_s = time.monotonic() - self._lacking_s
+        if lack.gone == lack.brokers and waited_s >= BEGIN_MAX_S:
+            gone = ", ".join(map(str, lack.gone))
+            logger.warning("%s is restarted although broker %s is not there", self._state["name"], gone)
+            return True
+        if waited_s >= self._timeout_s and lack.gone != lack.brokers:
+            text = (
+                f"A restart would leave partitions with too few replicas, because {lacking.described(lack)} "
+                f"after {self._timeout_s:g} s. Apply again once `headrace brokers list` shows nothing out of "
+                "sync. To restart it all the same, set allow_data_loss = true and apply that first."
+            )
+            problem = Problem(f"Broker {self._state['name']} is not restarted yet", text)
+            raise ResourceError(problem, state=self._state)
+        return False
+
+    def pause(self, holder: str) -> None:
+        """Waits a moment. `holder`: the other apply that has the turn. Raises `ResourceError`."""
+        if self._call.stopping.wait(POLL_S):
+            raise ResourceError(INTERRUPTED, state=self._state)
+        if holder and time.monotonic() - self._begun_s >= TURN_WAIT_MAX_S:
+            text = (
+                f"{holder} restarts brokers of its cluster, for {TURN_WAIT_MAX_S:g} s by now. Apply again "
+                "once that has ended."
+            )
+            problem = Problem(f"Broker {self._state['name']} is not restarted yet", text)
+            raise ResourceError(problem, state=self._state)
+
+
+@contextmanager
+def turn(state: Values) -> Iterator[str]:
+    """Has the turn to restart a broker of the cluster; yields "", or who has it instead. Where ZooKeeper does
+    not answer there are no turns."""
+    # Imported here because the import is slow, and only changes of brokers need it.
+    from headrace.coordination.restart_turn import holder_of, take_turn
+    from headrace.coordination.session import ZooKeeperSession
+
+    me = f"terraform, process {os.getpid()} of host {socket.gethostname()}, for {state['name']}"
+    session = ZooKeeperSession(str(state["zookeeper"]), name="headrace-terraform")
+    try:
+        try:
+            session.start(connect_timeout_s=CONNECT_TIMEOUT_S)
+            holder = "" if take_turn(session, me) else holder_of(session) or "another apply"
+        except CoordinationError as error:
+            logger.warning("whether another apply restarts a broker is not known: %s", error)
+            holder = ""
+        yield holder
+    finally:
+        session.close()
 
 
 def partitions_in_sync(state: Values) -> Collection[TopicPartition]:

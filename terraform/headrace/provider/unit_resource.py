@@ -81,16 +81,16 @@ class UnitResource(Resource):
             return applied(planned, client.unit(planned["name"]))
         if not kind.one_at_a_time:
             return self._put(call, client, planned, prior)
-        with self.context.slots.hold(f"{planned['datacenter']} {kind.name}", planned["name"]):
-            if call.stopping.is_set():
-                raise ResourceError(INTERRUPTED, state=prior)
-            return self.change_in_turn(call, client, planned, prior)
+        return self.change_one_at_a_time(call, client, planned, prior)
 
-    def change_in_turn(
+    def change_one_at_a_time(
         self, call: ResourceCall, client: AgentClient, planned: Values, prior: Values
     ) -> Values:
-        """Changes one of the units that are changed one after another; returns when the next one may be."""
-        return self._put(call, client, planned, prior)
+        """Changes one of the units that are changed one after another."""
+        with self.context.slots.hold(f"{planned['datacenter']} {self.kind.name}", planned["name"]):
+            if call.stopping.is_set():
+                raise ResourceError(INTERRUPTED, state=prior)
+            return self._put(call, client, planned, prior)
 
     def delete(self, call: ResourceCall, prior: Values) -> None:
         self.plan_deletion(call, prior)

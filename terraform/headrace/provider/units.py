@@ -137,11 +137,31 @@ class BrokerResource(UnitResource):
             del self.context.replaced_brokers[key]
             return state
 
-    def change_in_turn(
+    def change_one_at_a_time(
+        self, call: ResourceCall, client: AgentClient, planned: Values, prior: Values
+    ) -> Values:
+        """Returns when the next one may be changed. The waits are outside of the slot: another one of this
+        apply may have to be changed before."""
+        timeout_s = self.context.ready_timeout_s
+        others = restarting.Others(call, prior, self.context.deleted_topics, timeout_s)
+        while True:
+            holder = ""
+            if others.are_in_sync():
+                with (
+                    self.context.slots.hold(f"{planned['datacenter']} {self.kind.name}", planned["name"]),
+                    restarting.turn(prior) as holder,
+                ):
+                    if call.stopping.is_set():
+                        raise ResourceError(INTERRUPTED, state=prior)
+                    if not holder and others.are_in_sync():
+                        return self._change_in_turn(call, client, planned, prior)
+            others.pause(holder)
+
+    def _change_in_turn(
         self, call: ResourceCall, client: AgentClient, planned: Values, prior: Values
     ) -> Values:
         before = restarting.partitions_in_sync(prior)
-        state = super().change_in_turn(call, client, planned, prior)
+        state = self._put(call, client, planned, prior)
         restarting.wait_until_back(call, state, before, self.context.ready_timeout_s)
         return state
 
