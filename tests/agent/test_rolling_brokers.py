@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 
 import pytest
 
-from fix_agent import RunningAgent
+from fix_agent import RunningAgent, eventually
 from fix_restarts import BROKERS, NAMES, TOPIC, brokers_of, isr, slow_topic, watched
 from headrace.agent.errors import AgentRefusedError
 from headrace.client import Admin
+from headrace.fleet import operate
+from headrace.site.errors import SiteError
+from headrace.site.site import Site
 
 READY_S = 60.0
 
@@ -52,3 +56,23 @@ def test_a_broker_that_does_not_get_in_sync_ends_the_rolling_restart(
     assert (caught.value.status, caught.value.code) == (504, "not_ready")
     assert caught.value.details["left_alone"] == ["broker-2", "broker-3"]
     assert {name for name in NAMES if agent.pid(name) != before[name]} == {"broker-1"}
+
+
+def test_units_of_a_host_wait_for_a_broker_that_still_fetches(
+    agent: RunningAgent, brokers: Sequence[str]
+) -> None:
+    """It answers, and is none of those that are restarted: it may be another host's."""
+    slow_topic(brokers, bytes_per_s=1_000_000)
+    site = Site.one_machine(agent.home)
+    with watched(brokers) as in_sync, Admin(brokers) as admin:
+        agent.supervisor.stop("broker-3", wait=True)
+        eventually(lambda: len(isr(admin)) == 2)
+        time.sleep(2)
+        agent.client.restart("broker-3", wait_s=READY_S)
+        assert len(isr(admin)) == 2, "it still fetches"
+        with pytest.raises(
+            SiteError, match=r"broker 3 lacks replicas of clicks-0; not restarted: broker-1, "
+        ):
+            operate.restart(site, NAMES[:2], wait_s=1.0)
+        operate.restart(site, NAMES[:2], wait_s=2 * READY_S)
+    assert min(in_sync) == 2, "never were two of three replicas out of sync"

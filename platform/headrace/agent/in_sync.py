@@ -53,6 +53,25 @@ class InSyncWatch:
         return wait_until_back(self._broker, lambda: _topics(probe), lambda: ending.wait(POLL_S), wait_s)
 
 
+def lacked_by_others(address: str, broker_id: int) -> str | None:
+    """Returns which other brokers lack what a broker has in sync: a restart of it would leave partitions with
+    too few replicas. None if nobody does, or if the broker does not tell."""
+    # Imported here because it takes half a second, and only restarts of brokers need it.
+    from headrace.client.errors import ClientError
+    from headrace.client.in_sync import lack_of, some_of
+    from headrace.client.replica_admin import ReplicaAdmin
+    from headrace.wire.errors import WireError
+
+    try:
+        with ReplicaAdmin(address, timeout_ms=1000 * ANSWER_MAX_S) as admin:
+            lack = lack_of(admin.replicas(), broker_id)
+    except (OSError, ClientError, WireError):
+        return None
+    if not lack.partitions:
+        return None
+    return f"broker {', '.join(map(str, lack.brokers))} lacks replicas of {some_of(sorted(lack.partitions))}"
+
+
 def _topics(probe: BrokerProbe) -> dict[str, TopicInfo] | str:
     """Returns all topics as the broker tells them, or why it does not."""
     # Imported here because it takes half a second, and only restarts of brokers need it.

@@ -8,7 +8,7 @@ is asked, how often, and for how long, the caller says.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from headrace.client.cluster import TopicInfo, TopicPartition
@@ -111,6 +111,10 @@ def _lacks(
     late = behind(broker_id, topics, before)
     if not late:
         return None
-    some = ", ".join(f"{topic}-{number}" for topic, number in late[:NAMED_MAX])
-    more = ", …" if len(late) > NAMED_MAX else ""
-    return f"it still fetches {len(late)} of its partitions ({some}{more})"
+    return f"it still fetches {len(late)} of its partitions ({some_of(late)})"
+
+
+def some_of(partitions: Sequence[TopicPartition]) -> str:
+    """Returns the names of the first ones."""
+    some = ", ".join(f"{topic}-{number}" for topic, number in partitions[:NAMED_MAX])
+    return some + (", …" if len(partitions) > NAMED_MAX else "")
