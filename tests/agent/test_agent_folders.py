@@ -1,4 +1,6 @@
-"""Folders of data that two units of a host cannot have: the same on the disk, or one inside of the other."""
+"""Folders of data: those that two units of a host cannot have, as they are the same on the disk or one inside
+of the other; and those that cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -60,3 +62,14 @@ def test_units_whose_folders_met_later_can_still_be_changed(agent: RunningAgent,
     folder.symlink_to(place / "disk" / "one")
     changed = agent.client.put("two", {**two, "settings": {"num.partitions": "2"}})
     assert changed.outcome == "changed"
+
+
+def test_a_folder_that_cannot_be_read_is_not_empty(agent: RunningAgent, place: Path) -> None:
+    """Terraform destroys what holds nothing."""
+    agent.client.put("one", broker(1, place / "one"))
+    agent.supervisor.stop("one", wait=True)
+    if (place / "one").is_dir():
+        (place / "one").rename(place / "before")
+    (place / "one").symlink_to(place / "one")
+    with pytest.raises(AgentRefusedError, match="one"):
+        agent.client.data("one")

@@ -27,16 +27,22 @@ _WRITING: Final = threading.Lock()
 def folder_size_bytes(folder: Path) -> int:
     """The sizes of all files below a folder, summed up; 0 for a folder that does not exist.
 
-    A snapshot: files may be created and deleted concurrently.
+    A snapshot: files may be created and deleted concurrently. Raises `OSError` for what cannot be read, as on
+    a dead disk: that is not empty.
     """
     total = 0
-    for parent, _, names in os.walk(folder):
+    for parent, _, names in os.walk(folder, onerror=_raise_unless_gone):
         for name in names:
             try:
                 total += (Path(parent) / name).lstat().st_size
             except FileNotFoundError:
                 continue
     return total
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def write_files(files: Mapping[Path, str], kept_before: Mapping[Path, Path] = MappingProxyType({})) -> None:
