@@ -41,7 +41,6 @@ class Znode:
             mzxid=self.mzxid,
             ephemeralOwner=self.owner,
             mtime=self.at_ms,
-            ctime=0,
             dataLength=len(self.data),
             ctime=self.created_ms,
         )
