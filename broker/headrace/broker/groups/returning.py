@@ -22,7 +22,9 @@ def is_suited(
     name = present.protocol_name
     if choose_protocol(list(members)) != name:
         return False
-    was = next(each.metadata for each in before if each.name == name)
+    was = next((each.metadata for each in before if each.name == name), None)
+    if was is None:
+        return False
     said = member.metadata_for(name)
     if present.protocol_type != CONSUMER_PROTOCOL_TYPE or said == was:
         return said == was
