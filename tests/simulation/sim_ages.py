@@ -210,15 +210,17 @@ class Ages:
             self._ends.popleft()
         if self._retention_bytes != UNLIMITED and self._end - start >= self._retention_bytes:
             self._checked_start = max(self._checked_start, start)
-        self._checked_start = max(self._checked_start, start)
-        return [each for log in logs for each in self._deleted_young(log)]
+        return [each for number, log in self._logs_of() for each in self._deleted_young(number, log)]
 
-    def _deleted_young(self, log: PartitionLog) -> Iterator[str]:
+    def _deleted_young(self, number: int, log: PartitionLog) -> Iterator[str]:
         """What one replica has deleted since the last call. Each one must not do it too early: also if it was
         cut back, or is another one.
         """
         before, self._starts[log.directory] = self._starts.get(log.directory, 0), log.start_address
         if self._retention_bytes != UNLIMITED and self._end - log.start_address >= self._retention_bytes:
+            return
+        # After an unclean election other replicas may still have other events at these offsets.
+        if self.is_unclean and number not in self._world.state()["isr"]:
             return
         for offset, age_ms in self._ages_of(before, log.start_address):
             if age_ms < self.retention_ms:
@@ -268,7 +270,11 @@ class Ages:
         return WALL_MS + self._world.clock.now_ms - self._handed_ms[place]
 
     def _logs(self) -> Iterable[PartitionLog]:
-        return [log for broker in self._world.brokers.values() if (log := log_of(broker)) is not None]
+        return [log for _, log in self._logs_of()]
+
+    def _logs_of(self) -> Iterable[tuple[int, PartitionLog]]:
+        brokers = self._world.brokers.items()
+        return [(number, log) for number, broker in brokers if (log := log_of(broker)) is not None]
 
 
 def log_of(broker: SimBroker) -> PartitionLog | None:
