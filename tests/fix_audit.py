@@ -17,8 +17,11 @@ from typing import Any, Final
 
 import pytest
 
+from fix_audit_world import HOUR_A
 from fix_broker import BrokerCluster
 from fix_zookeeper import die_with_parent
+from headrace.events.publisher import EventPublisher
+from headrace.events.schemas import read_schema
 
 WAIT_MAX_S: Final = 60.0
 STOP_WAIT_MAX_S: Final = 40.0
@@ -114,6 +117,22 @@ class AuditorProcess(ServiceProcess):
         command = ["headrace.audit", "--datacenter", cluster.datacenter, "--bootstrap", cluster.bootstrap]
         command += ["--registry", registry_url, "--every", "0.3", *extra]
         super().__init__(command, directory / f"auditor-{cluster.datacenter}.log")
+
+
+def publish_singly(cluster: BrokerCluster, registry_url: str, topic: str, count: int) -> None:
+    """Publishes page views of a past hour, `HOUR_A`, each in a batch of its own."""
+    with EventPublisher(
+        datacenter=cluster.datacenter,
+        service="checkout",
+        bootstrap=cluster.bootstrap,
+        registry_url=registry_url,
+        schemas={topic: read_schema("page-view.avsc")},
+        producer_options={"linger_ms": 0},
+    ) as publisher:
+        for number in range(count):
+            event = {"remote_host": "10.0.0.1", "method": "GET", "path": f"/{number}", "status": 200}
+            publisher.publish(topic, event, time_ms=HOUR_A + number)
+            publisher.flush(30)
 
 
 StartMirror = Callable[..., MirrorProcess]

@@ -8,12 +8,12 @@ from __future__ import annotations
 import itertools
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.log import checkpoint
 from headrace.log.config import LogConfig
 from headrace.log.partition import PartitionLog
-from headrace.wire.batch import hop
+from headrace.wire.batch import hop, place, read_header
 from headrace.wire.records import Record, encode_batch
 
 SMALL = LogConfig(segment_bytes=600)
@@ -22,6 +22,29 @@ SMALL = LogConfig(segment_bytes=600)
 def batch(number: int, size: int, producer: int = 9) -> bytes:
     record = Record(0, 1_000 + number, None, bytes([number % 256]) * size)
     return encode_batch([record], producer_id=producer, producer_epoch=0, base_sequence=number)
+
+
+def led(epoch: int, number: int, address: int) -> bytes:
+    """A batch as the leader of an epoch has stored it."""
+    made = bytearray(batch(number, 100))
+    place(made, 0, read_header(made), address, epoch)
+    return bytes(made)
+
+
+LED_SIZE_BYTES: Final = len(led(1, 0, 0))
+
+
+def written(folder: Path, *batches: tuple[int, int]) -> PartitionLog:
+    """A log of batches with these epochs and numbers."""
+    log = PartitionLog(folder)
+    append(log, *batches)
+    return log
+
+
+def append(log: PartitionLog, *batches: tuple[int, int]) -> None:
+    for epoch, number in batches:
+        log.append_verbatim(led(epoch, number, log.end_address))
+    log.flush()
 
 
 def content(log: PartitionLog) -> bytes:

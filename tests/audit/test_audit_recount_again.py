@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
-from fix_audit import StartAuditor, wait_for
-from fix_audit_world import HOUR_A
+from fix_audit import StartAuditor, publish_singly, wait_for
 from fix_broker import BrokerCluster, StartCluster
 from fix_registry import StartRegistry
 from headrace.audit.counting.taken_back import TakenBack
@@ -20,25 +19,8 @@ from headrace.audit.topic.records import DATACENTER_TIER, ReceivedRecord
 from headrace.audit.topic.recounts import SAID_AGAIN, RecountRecord
 from headrace.client import Admin
 from headrace.client.errors import ClientError
-from headrace.events.publisher import EventPublisher
-from headrace.events.schemas import read_schema
 
 TOPIC, EAST = "again", "east"
-
-
-def publish(cluster: BrokerCluster, registry_url: str, count: int) -> None:
-    with EventPublisher(
-        datacenter=EAST,
-        service="checkout",
-        bootstrap=cluster.bootstrap,
-        registry_url=registry_url,
-        schemas={TOPIC: read_schema("page-view.avsc")},
-        producer_options={"linger_ms": 0},
-    ) as publisher:
-        for number in range(count):
-            event = {"remote_host": "10.0.0.1", "method": "GET", "path": f"/{number}", "status": 200}
-            publisher.publish(TOPIC, event, time_ms=HOUR_A + number)
-            publisher.flush(30)
 
 
 class Elsewhere:
@@ -80,13 +62,13 @@ def test_what_a_log_lost_is_named_although_the_recount_was_in_a_deleted_topic(
         admin.create_topic(TOPIC, 1)
     auditor = start_auditor(cluster, registry.url)
     elsewhere = Elsewhere(cluster, registry.url)
-    publish(cluster, registry.url, 10)
+    publish_singly(cluster, registry.url, TOPIC, 10)
     elsewhere.fold_until(lambda: elsewhere.found() == (10, []))
     folder = cluster[1].data_dir / f"{TOPIC}-0"
     cluster[1].stop()
     shutil.copytree(folder, tmp_path / "older")
     cluster[1].start()
-    publish(cluster, registry.url, 5)
+    publish_singly(cluster, registry.url, TOPIC, 5)
     elsewhere.fold_until(lambda: elsewhere.found() == (15, []))
     cluster[1].stop()
     shutil.rmtree(folder)

@@ -7,36 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from fix_audit import AuditorProcess, StartAuditor, wait_for
+from fix_audit import AuditorProcess, StartAuditor, publish_singly, wait_for
 from fix_audit_world import (
-    HOUR_A,
     NOW_MS,
 )
-from fix_broker import BrokerCluster, StartCluster
+from fix_broker import StartCluster
 from fix_registry import StartRegistry
 from headrace.audit.findings import Status
 from headrace.audit.report.report import report
 from headrace.audit.store.store import AuditStore
 from headrace.audit.times import HOUR_MS
 from headrace.client import Admin
-from headrace.events.publisher import EventPublisher
-from headrace.events.schemas import read_schema
-
-
-def publish(cluster: BrokerCluster, registry_url: str, topic: str, count: int) -> None:
-    """Publishes events of a past hour, each in a batch of its own."""
-    with EventPublisher(
-        datacenter="east",
-        service="checkout",
-        bootstrap=cluster.bootstrap,
-        registry_url=registry_url,
-        schemas={topic: read_schema("page-view.avsc")},
-        producer_options={"linger_ms": 0},
-    ) as publisher:
-        for number in range(count):
-            event = {"remote_host": "10.0.0.1", "method": "GET", "path": f"/{number}", "status": 200}
-            publisher.publish(topic, event, time_ms=HOUR_A + number)
-            publisher.flush(30)
 
 
 def counted_to(auditor: AuditorProcess, topic: str) -> int:
@@ -59,14 +40,14 @@ def test_a_data_folder_that_was_restored_from_an_older_copy_is_named(
     with Admin(cluster.bootstrap) as admin:
         admin.create_topic(topic, 1)
     auditor = start_auditor(cluster, registry.url, "--store", store_url)
-    publish(cluster, registry.url, topic, 10)
+    publish_singly(cluster, registry.url, topic, 10)
     wait_for(lambda: counted_to(auditor, topic) > 0, auditor.output)
     folder = cluster[1].data_dir / f"{topic}-0"
     cluster[1].stop()
     shutil.copytree(folder, f"{tmp_path}/older")
     size = sum(file.stat().st_size for file in folder.glob("*.log"))
     cluster[1].start()
-    publish(cluster, registry.url, topic, 5)
+    publish_singly(cluster, registry.url, topic, 5)
     wait_for(lambda: counted_to(auditor, topic) > size, auditor.output)
     end = counted_to(auditor, topic)
     if not is_auditor_up:
@@ -75,7 +56,7 @@ def test_a_data_folder_that_was_restored_from_an_older_copy_is_named(
     shutil.rmtree(folder)
     shutil.copytree(f"{tmp_path}/older", folder)
     cluster[1].start()
-    publish(cluster, registry.url, topic, 12)
+    publish_singly(cluster, registry.url, topic, 12)
     if not is_auditor_up:
         auditor.start()
     wait_for(lambda: counted_to(auditor, topic) > end, auditor.output)

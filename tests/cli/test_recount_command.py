@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from fix_audit import StartAuditor, wait_for
-from fix_audit_world import HOUR_A
+from fix_audit import StartAuditor, publish_singly, wait_for
 from fix_broker import BrokerCluster, StartCluster
 from fix_cli import Headrace, command_runner
 from fix_contexts import NAME
@@ -22,8 +21,6 @@ from headrace.audit.store.store import AuditStore
 from headrace.cli.errors import ExitCode
 from headrace.client import Admin
 from headrace.client.admin import EARLIEST
-from headrace.events.publisher import EventPublisher
-from headrace.events.schemas import read_schema
 from headrace.site.context import Context, ContextDatacenter
 from headrace.site.context_store import ContextStore
 
@@ -51,22 +48,6 @@ class Place(NamedTuple):
         return self.judged().status is Status.COMPLETE
 
 
-def publish(cluster: BrokerCluster, registry_url: str) -> None:
-    """Publishes events of a past hour, each in a batch of its own."""
-    with EventPublisher(
-        datacenter=cluster.datacenter,
-        service="checkout",
-        bootstrap=cluster.bootstrap,
-        registry_url=registry_url,
-        schemas={TOPIC: read_schema("page-view.avsc")},
-        producer_options={"linger_ms": 0},
-    ) as publisher:
-        for number in range(EVENTS):
-            event = {"remote_host": "10.0.0.1", "method": "GET", "path": f"/{number}", "status": 200}
-            publisher.publish(TOPIC, event, time_ms=HOUR_A + number)
-            publisher.flush(30)
-
-
 @pytest.fixture
 def place(
     broker_cluster: StartCluster, start_registry: StartRegistry, start_auditor: StartAuditor, tmp_path: Path
@@ -78,7 +59,7 @@ def place(
         admin.create_topic(TOPIC, 1, config={"segment.bytes": "1024", "retention.ms": "-1"})
     mirrors = ("--mirrors-zookeeper", cluster.zookeeper.hosts)
     auditor = start_auditor(cluster, registry.url, "--store", found.store_url, *mirrors)
-    publish(cluster, registry.url)
+    publish_singly(cluster, registry.url, TOPIC, EVENTS)
     wait_for(found.is_complete, auditor.output)
     east = ContextDatacenter(
         name=cluster.datacenter,

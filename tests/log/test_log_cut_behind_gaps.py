@@ -6,45 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from fix_log import batch, segments
+from fix_log import LED_SIZE_BYTES, append, segments, written
 from headrace.log.errors import LogError
 from headrace.log.partition import PartitionLog
 from headrace.log.passing import pass_gap
-from headrace.wire.batch import place, read_header
-
-
-def led(epoch: int, number: int, address: int) -> bytes:
-    """A batch as its leader has stored it."""
-    made = bytearray(batch(number, 100))
-    place(made, 0, read_header(made), address, epoch)
-    return bytes(made)
-
-
-SIZE = len(led(1, 0, 0))
-
-
-def written(folder: Path, *batches: tuple[int, int]) -> PartitionLog:
-    """A log of batches with these epochs and contents."""
-    log = PartitionLog(folder)
-    append(log, *batches)
-    return log
-
-
-def append(log: PartitionLog, *batches: tuple[int, int]) -> None:
-    for epoch, number in batches:
-        log.append_verbatim(led(epoch, number, log.end_address))
-    log.flush()
 
 
 @pytest.mark.parametrize("is_crash", [False, True])
 def test_a_log_is_cut_at_the_end_of_a_gap(tmp_path: Path, is_crash: bool) -> None:
     """A follower has passed its leader's gap, and the next leader has no batches behind it yet."""
     log = written(tmp_path / "t-0", (1, 0), (1, 1))
-    behind = 10 * SIZE
+    behind = 10 * LED_SIZE_BYTES
     pass_gap(log, behind)
     append(log, (1, 2))
     log.truncate(behind)
-    assert log.end_address == behind == log.position(2 * SIZE)
+    assert log.end_address == behind == log.position(2 * LED_SIZE_BYTES)
     append(log, (2, 3))
     assert [log.position(behind), log.position(behind + 1)] == [behind, behind]
     log.abandon() if is_crash else log.close()
@@ -52,5 +28,5 @@ def test_a_log_is_cut_at_the_end_of_a_gap(tmp_path: Path, is_crash: bool) -> Non
         again = PartitionLog(tmp_path / "t-0")
     except LogError as error:
         raise AssertionError("the gap was filled with zeros") from error
-    assert sum(path.stat().st_size for path in segments(again.directory)) == 3 * SIZE
+    assert sum(path.stat().st_size for path in segments(again.directory)) == 3 * LED_SIZE_BYTES
     again.close()

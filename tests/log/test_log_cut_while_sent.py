@@ -10,40 +10,16 @@ from uuid import UUID
 
 import pytest
 
-from fix_log import SMALL, batch, content
+from fix_log import LED_SIZE_BYTES, SMALL, append, content, written
 from headrace.broker.handlers.leader_epochs import diverging
 from headrace.broker.partition import Partition
 from headrace.broker.settings.config import BrokerConfig
 from headrace.log.directory import PartitionName
 from headrace.log.partition import PartitionLog
 from headrace.replication.following import Append, OwnLog, next_step
-from headrace.wire.batch import place, read_header
 from headrace.wire.fetch import FetchPartitionResult
 
 NAME = PartitionName("t", 0)
-
-
-def led(epoch: int, number: int, address: int) -> bytes:
-    """A batch as its leader has stored it."""
-    made = bytearray(batch(number, 100))
-    place(made, 0, read_header(made), address, epoch)
-    return bytes(made)
-
-
-SIZE = len(led(1, 0, 0))
-
-
-def written(folder: Path, *batches: tuple[int, int]) -> PartitionLog:
-    """A log of batches with these epochs and contents."""
-    log = PartitionLog(folder)
-    append(log, *batches)
-    return log
-
-
-def append(log: PartitionLog, *batches: tuple[int, int]) -> None:
-    for epoch, number in batches:
-        log.append_verbatim(led(epoch, number, log.end_address))
-    log.flush()
 
 
 def take(log: PartitionLog, records: bytes, **fields: Any) -> None:
@@ -65,7 +41,7 @@ def test_a_follower_does_not_take_the_next_leaders_batches_for_those_of_the_one_
     next_leader = written(tmp_path / "next", *common, (2, 20), (2, 21), (2, 22))
     sent = deposed.slices(follower.end_address, 1 << 20)
     # The leader is none any more, and follows the next one.
-    deposed.truncate(kept * SIZE)
+    deposed.truncate(kept * LED_SIZE_BYTES)
     append(deposed, (2, 20), (2, 21), (2, 22))
     assert content(deposed) == content(next_leader)
     take(follower, b"".join(each.read() for each in sent))
@@ -82,13 +58,13 @@ def test_a_log_that_was_cut_goes_on_behind_its_last_batch(tmp_path: Path, kept: 
     log = PartitionLog(tmp_path / "t-0", SMALL)
     append(log, *[(1, number) for number in range(6)])
     for cut_to in (5, kept):
-        log.truncate(cut_to * SIZE)
-        assert log.end_address == cut_to * SIZE
+        log.truncate(cut_to * LED_SIZE_BYTES)
+        assert log.end_address == cut_to * LED_SIZE_BYTES
     append(log, *[(2, number) for number in range(20, 24)])
     wanted = content(log)
-    assert len(wanted) == (kept + 4) * SIZE
+    assert len(wanted) == (kept + 4) * LED_SIZE_BYTES
     log.abandon() if is_crash else log.close()
     again = PartitionLog(tmp_path / "t-0", SMALL)
     assert content(again) == wanted
-    assert [(each.epoch, each.address) for each in again.epochs][-1] == (2, kept * SIZE)
+    assert [(each.epoch, each.address) for each in again.epochs][-1] == (2, kept * LED_SIZE_BYTES)
     again.close()
