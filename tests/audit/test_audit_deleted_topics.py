@@ -42,7 +42,12 @@ from headrace.audit.topic.records import (
 )
 from headrace.audit.topic.validity import check
 from headrace.client import Admin
+from headrace.client.admin import ClusterDescription
+from headrace.client.cluster import BrokerAddress
+from headrace.client.errors import ClientError
+from headrace.client.log_dirs import LogDirectory, StoredReplica
 from headrace.coordination.declared import ANY, REPORTING, Change
+from headrace.wire.errors import ErrorCode
 
 EAST, MINUTE_MS = "east", 60_000
 TOPIC_ID = str(UUID(int=1))
@@ -168,9 +173,45 @@ def test_a_store_of_an_earlier_version_is_read_and_gets_the_column(tmp_path: Pat
     store.close()
 
 
+class Brokers:
+    """Two brokers, and the topics of which the second one has replicas; None: it does not answer."""
+
+    def __init__(self, *held: str) -> None:
+        self.held: tuple[str, ...] | None = held
+
+    def describe_cluster(self) -> ClusterDescription:
+        address = BrokerAddress("127.0.0.1", 9092)
+        return ClusterDescription("c", 1, {1: address, 2: address})
+
+    def describe_log_dirs(self, broker_id: int) -> list[LogDirectory]:
+        if self.held is None:
+            raise ClientError("broker 2 does not answer")
+        names = self.held if broker_id == 2 else ()
+        replicas = {(name, 0): StoredReplica(0) for name in names}
+        return [LogDirectory("/d", ErrorCode.NONE, "", replicas, -1, -1)]
+
+
+def test_a_topic_that_another_broker_serves_is_not_deleted() -> None:
+    """The broker that was asked left it out when it started: the topic's node in ZooKeeper is damaged. Hours
+    would have been sealed without what the others had stored.
+    """
+    now_s, brokers = [0.0], Brokers(TOPIC)
+    declarations = Declarations(cast(Admin, brokers), clock_s=lambda: now_s[0])
+    declarations.learn(counted_in_east(), EAST)
+    for held in ((TOPIC,), None, (TOPIC, "other")):
+        brokers.held = held
+        assert declarations.gone({}) == []
+        now_s[0] += GONE_S
+        assert declarations.gone({}) == []
+    brokers.held = ("other",)
+    assert declarations.gone({}) == [], "it asks again after a while"
+    now_s[0] += GONE_S
+    assert declarations.gone({}) == [TopicDeclaration(TOPIC, TOPIC_ID, (), deleted=True)]
+
+
 def test_a_topic_is_said_to_be_deleted_once_no_broker_has_named_it_for_a_while() -> None:
-    now_s = [0.0]
-    declarations = Declarations(cast(Admin, None), clock_s=lambda: now_s[0])
+    now_s, brokers = [0.0], cast(Admin, Brokers())
+    declarations = Declarations(brokers, clock_s=lambda: now_s[0])
     one, other = UUID(int=1), UUID(int=2)
     declarations.learn(counted_in_east(), EAST)
     declarations.learn(counted_in_east()._replace(datacenter=DC), DC)
@@ -184,7 +225,7 @@ def test_a_topic_is_said_to_be_deleted_once_no_broker_has_named_it_for_a_while()
     assert declarations.gone({"another": other}) == [TopicDeclaration(TOPIC, TOPIC_ID, (), deleted=True)]
     assert declarations.gone({}) == [], "once"
 
-    again = Declarations(cast(Admin, None), clock_s=lambda: now_s[0])
+    again = Declarations(brokers, clock_s=lambda: now_s[0])
     for each in (counted_in_east(), deleted()):
         again.learn(each, EAST)
     assert again.gone({}) == []

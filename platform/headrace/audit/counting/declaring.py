@@ -6,6 +6,7 @@ Owns what was published already, so that only news is published again.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -15,7 +16,10 @@ from headrace.audit.topic.declarations import TopicDeclaration
 from headrace.audit.topic.logs_read import named_id
 from headrace.audit.topic.records import DATACENTER_TIER, HeartbeatRecord, ReceivedRecord
 from headrace.client import Admin
+from headrace.client.errors import ClientError
 from headrace.coordination.declared import HISTORY, PRODUCERS, history_of
+
+logger = logging.getLogger(__name__)
 
 READ_PAUSE_S: Final = 10.0
 GONE_S: Final = 30.0
@@ -50,17 +54,34 @@ class Declarations:
 
     def gone(self, existing: Mapping[str, UUID]) -> list[TopicDeclaration]:
         """Returns that topics are deleted which were counted, and are not among those that a broker has just
-        named, nor were for `GONE_S`. Call it with each answer of a broker.
+        named, nor were for `GONE_S`, and of which no broker has a replica. Call it with each answer of a
+        broker.
         """
         now_s, found = self._clock_s(), []
         self._missing_s = {name: at_s for name, at_s in self._missing_s.items() if name not in existing}
-        for name, topic_id in list(self._counted.items()):
-            if name in existing or now_s - self._missing_s.setdefault(name, now_s) < GONE_S:
+        missing = [name for name in self._counted if name not in existing]
+        due = [name for name in missing if now_s - self._missing_s.setdefault(name, now_s) >= GONE_S]
+        held = self._held() if due else None
+        for name in due:
+            if held is None or name in held:
+                self._missing_s[name] = now_s
                 continue
-            del self._counted[name], self._missing_s[name]
-            if topic_id:
+            del self._missing_s[name]
+            if topic_id := self._counted.pop(name):
                 found.append(TopicDeclaration(name, topic_id, (), deleted=True))
         return found
+
+    def _held(self) -> set[str] | None:
+        """Returns the topics of which any broker has a replica; None if one does not answer. A broker that
+        started while a topic's node was damaged does not name it, and others serve it still.
+        """
+        try:
+            brokers = self._admin.describe_cluster().brokers
+            directories = [each for broker in brokers for each in self._admin.describe_log_dirs(broker)]
+        except ClientError as error:
+            logger.info("whether a topic is deleted is not known: %s", error)
+            return None
+        return {topic for directory in directories for topic, _ in directory.replicas}
 
     def news(self, topics: Mapping[str, UUID]) -> list[TopicDeclaration]:
         """Returns the declarations of `topics` (name → id) that it has not returned yet, or that changed.
