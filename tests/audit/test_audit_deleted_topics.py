@@ -125,6 +125,13 @@ def test_a_topic_that_is_there_all_the_same_is_waited_for() -> None:
         assert of_east(list(order)) == {}
 
 
+def test_a_topic_that_its_auditor_counts_since_was_not_deleted() -> None:
+    """Somebody else said so, say: no hour is sealed on that while the auditor lags."""
+    since = counted_in_east(BEFORE_MS + MINUTE_MS + 1)
+    for order in itertools.permutations([declared(REPORTING, at_ms=BEFORE_MS - HOUR_MS), deleted(), since]):
+        assert of_east(list(order)).keys() == {0, 1, 2}
+
+
 def test_events_after_the_deletion_say_that_a_clock_was_wrong() -> None:
     log = PartitionBytes()
     log.append(Batch(0, 9, 0, 0, 5, HOUR_A).encode())

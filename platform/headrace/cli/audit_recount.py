@@ -139,12 +139,17 @@ def _still_there(topic: str, places: Sequence[_Place]) -> list[_Place]:
     from headrace.client.errors import ClientError
 
     found: list[_Place] = []
+    starts: dict[tuple[str, int], int] = {}
+    for name, of_cluster in _by_datacenter(places).items():
+        bootstrap, numbers = _cluster_of(of_cluster[0]).bootstrap, {each.log_partition for each in of_cluster}
+        try:
+            found_here = log_starts(bootstrap, topic, numbers)
+        except ClientError as error:
+            raise CommandError(f"{topic} at {bootstrap}: {error}. Nothing is counted again") from error
+        starts |= {(name, number): start for number, start in found_here.items()}
     for place in places:
         log = f"{place.tier}, partition {place.partition} of {place.datacenter}"
-        try:
-            start = log_start(_cluster_of(place), topic, place.log_partition)
-        except ClientError as error:
-            raise CommandError(f"{log}: {error}. Nothing is counted again") from error
+        start = starts[_cluster_of(place).name, place.log_partition]
         if place.from_address < start:
             note(
                 f"{plain(log)}, is left out: its log begins at address {start} now, so nobody can count "
@@ -157,13 +162,22 @@ def _still_there(topic: str, places: Sequence[_Place]) -> list[_Place]:
     return found
 
 
-def log_start(cluster: ContextDatacenter, topic: str, partition: int) -> int:
-    """Returns the address at which a log begins now. Raises `ClientError`."""
+def log_starts(bootstrap: str, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    """Returns the address at which each partition's log begins now. Raises `ClientError`."""
     from headrace.client import Admin
     from headrace.client.admin import EARLIEST
 
-    with Admin(cluster.bootstrap) as admin:
-        return admin.list_offsets(topic, EARLIEST, partitions=[partition])[partition].offset
+    with Admin(bootstrap) as admin:
+        found = admin.list_offsets(topic, EARLIEST, partitions=partitions)
+    return {number: each.offset for number, each in found.items()}
+
+
+def _by_datacenter(places: Iterable[_Place]) -> dict[str, list[_Place]]:
+    """Returns the places by the datacenter whose brokers have their logs."""
+    found: dict[str, list[_Place]] = {}
+    for place in places:
+        found.setdefault(_cluster_of(place).name, []).append(place)
+    return found
 
 
 def _cluster_of(place: _Place) -> ContextDatacenter:
@@ -176,9 +190,10 @@ def _cluster_of(place: _Place) -> ContextDatacenter:
 def _ask(topic: str, places: Sequence[_Place], who: str) -> None:
     from headrace.audit.topic.recounts import RecountRecord, asked_by
 
-    for place in places:
-        with publisher("recount", _cluster_of(place)) as says:
-            where = (place.tier, place.datacenter, topic, place.partition, place.log_partition)
-            what = (place.from_address, place.counted_to, asked_by(who), place.topic_id)
-            says.publish(RecountRecord(*where, *what))
+    for of_cluster in _by_datacenter(places).values():
+        with publisher("recount", _cluster_of(of_cluster[0])) as says:
+            for place in of_cluster:
+                where = (place.tier, place.datacenter, topic, place.partition, place.log_partition)
+                what = (place.from_address, place.counted_to, asked_by(who), place.topic_id)
+                says.publish(RecountRecord(*where, *what))
             says.flush()

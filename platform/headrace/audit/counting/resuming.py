@@ -211,10 +211,12 @@ def take_back_again(
     `audit_topic_id`: of the present one; None: there is none. Raises `ClientError`; nothing has changed then.
     """
     known, starts, records = standings.taken_back, dict[Key, int](), list[RecountRecord]()
-    wanted = [key for key in known.addresses if key in counters]
     if known.is_in_another_topic(audit_topic_id):
-        for topic, number in wanted:
-            starts[topic, number] = admin.list_offsets(topic, EARLIEST, partitions=[number])[number].offset
+        wanted = known.addresses.keys() & counters.keys()
+        for topic in {topic for topic, _ in wanted}:
+            numbers = [number for name, number in wanted if name == topic]
+            found = admin.list_offsets(topic, EARLIEST, partitions=numbers)
+            starts |= {(topic, number): found[number].offset for number in numbers}
     known.said_in(audit_topic_id)
     for key, start in starts.items():
         counter, address = counters[key], max(known.addresses[key], start)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, exists, select
 
 from headrace.audit.evidence import Claim, CountedSpan, PublisherState
 from headrace.audit.gathering.facts import HourFacts, LogFacts
@@ -64,13 +64,20 @@ def incarnations_of(connection: Connection, topic: str) -> defaultdict[str, list
 
 
 def deletions_of(connection: Connection, topic: str) -> dict[tuple[str, str], int]:
-    """Returns (datacenter, topic's id) → when its auditor saw (ms) that this topic was deleted."""
-    table = tables.declarations
+    """Returns (datacenter, topic's id) → when its auditor saw (ms) that this topic was deleted. One that the
+    auditor has counted since was not, whoever said so.
+    """
+    table, beats = tables.declarations, tables.beats
     if table.c.deleted_ms.name not in columns_of(connection, table):
         return {}  # an older version made the store
     columns = (table.c.datacenter, table.c.topic_id, table.c.deleted_ms)
-    is_deleted = (table.c.topic == topic, table.c.deleted_ms.is_not(None))
-    return {tuple(row[:2]): row[2] for row in connection.execute(select(*columns).where(*is_deleted))}
+    counted_since = exists().where(
+        beats.c.tier == DATACENTER_TIER,
+        *(beats.c[name] == table.c[name] for name in ("datacenter", "topic", "topic_id")),
+        beats.c.at_ms > table.c.deleted_ms,
+    )
+    query = select(*columns).where(table.c.topic == topic, table.c.deleted_ms.is_not(None), ~counted_since)
+    return {tuple(row[:2]): row[2] for row in connection.execute(query)}
 
 
 def repeated_tallies(connection: Connection, topic: str, topics: NamedTopics) -> set[int]:
