@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fix_audit import AuditorProcess, StartAuditor, wait_for
+from fix_audit_reader import RecordsReader
 from fix_audit_world import BUCKET_MS, HOUR_A, NOW_MS, Batch, PartitionBytes, everything_reported
 from fix_broker import StartCluster
 from fix_registry import StartRegistry
@@ -132,35 +133,6 @@ def test_what_is_no_damage_is_left_alone(tmp_path: Path) -> None:
         assert "secret" not in str(raised.value)
 
 
-class Reader:
-    """Stands for the audit topics, with one record at each address of one partition."""
-
-    unreadable_count = 0
-
-    def __init__(self, all_records: list[ReceivedRecord], at: int, ended: Callable[[], None]) -> None:
-        self.set_aside: dict[tuple[str, int], Any] = {}
-        self._records, self._at, self._ended = all_records, at, ended
-
-    def discover(self) -> None:
-        return
-
-    def know(self, _last: object, _marks: object) -> None:
-        return
-
-    def keep_records(self, _keep_ms: int) -> bool:
-        return True
-
-    def poll(self, _timeout_s: float) -> Polled:
-        if self._at == len(self._records):
-            self._ended()
-            return Polled([], {})
-        self._at += 1
-        return Polled([self._records[self._at - 1]], {("_audit", 0): self._at})
-
-    def close(self) -> None:
-        return
-
-
 @pytest.mark.parametrize("kept_bytes", [4096, 0], ids=["damaged", "emptied"])
 def test_a_store_that_is_spoiled_while_it_is_used_is_rebuilt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_bytes: int
@@ -183,7 +155,7 @@ def test_a_store_that_is_spoiled_while_it_is_used_is_rebuilt(
 
     def make_reader(positions: dict[tuple[str, int], int]) -> Any:
         starts.append(positions)
-        return Reader(records(), positions.get(("_audit", 0), 0), loop.stop)
+        return RecordsReader(records(), positions.get(("_audit", 0), 0), loop.stop)
 
     loop = FoldLoop(place, make_reader)
     loop.run()
@@ -201,7 +173,7 @@ def test_the_reader_is_told_of_which_logs_the_positions_are(tmp_path: Path) -> N
     log, told = ("_audit", 0), []
     ids = iter(["old", "old", "new"])
 
-    class Telling(Reader):
+    class Telling(RecordsReader):
         topic_id = ""
 
         def know(self, last: object, marks: object) -> None:
@@ -209,7 +181,7 @@ def test_the_reader_is_told_of_which_logs_the_positions_are(tmp_path: Path) -> N
 
         def poll(self, timeout_s: float) -> Polled:
             polled = super().poll(timeout_s)
-            logs = {log: LastRead(self.topic_id, self._at, "digest")} if polled.records else {}
+            logs = {log: LastRead(self.topic_id, self.at, "digest")} if polled.records else {}
             return polled._replace(logs=LogsRead(logs))
 
     def make_reader(positions: dict[tuple[str, int], int]) -> Any:
@@ -234,7 +206,7 @@ def test_a_store_that_cannot_be_opened_yet_is_tried_again(
     problems: list[str] = []
 
     def make_reader(_positions: object) -> Any:
-        return Reader(records(), 0, loop.stop)
+        return RecordsReader(records(), 0, loop.stop)
 
     loop = FoldLoop(place, make_reader)
     opened = place.open

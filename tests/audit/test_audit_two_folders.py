@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fix_audit_reader import LOG_OF_RECORDS, RecordsReader
 from fix_audit_world import (
     BEAT_MS,
     DC,
@@ -31,7 +32,6 @@ from headrace.audit.topic.reader import Polled
 from headrace.audit.topic.records import DATACENTER_TIER, ReceivedRecord
 from headrace.audit.topic.recounts import RecountRecord
 
-LOG_OF_REPORTS = ("_audit", 0)
 BATCHES = [Batch(0, 7, 0, index * 5, 5, HOUR_A) for index in range(3)]
 LOG, CUT = PartitionBytes(), PartitionBytes()
 for each_batch in BATCHES:
@@ -66,49 +66,29 @@ def url(tmp_path: Path) -> Iterator[str]:
 def test_counts_that_a_recount_took_back_do_not_come_again_from_a_process_that_is_behind(url: str) -> None:
     behind = AuditStore(url)
     ahead = AuditStore(url)
-    ahead.fold(RECORDS, {LOG_OF_REPORTS: len(RECORDS)})
+    ahead.fold(RECORDS, {LOG_OF_RECORDS: len(RECORDS)})
     assert statuses(ahead) == [Status.LOST]
     with pytest.raises(StoreSharedError, match=r"_audit-0 is folded up to address 9, .* left it at None"):
-        behind.fold(RECORDS[:OLD_COUNTS], {LOG_OF_REPORTS: OLD_COUNTS})
+        behind.fold(RECORDS[:OLD_COUNTS], {LOG_OF_RECORDS: OLD_COUNTS})
     assert statuses(ahead) == [Status.LOST]
-    ahead.fold([], {LOG_OF_REPORTS: len(RECORDS) + 1})  # this one goes on
+    ahead.fold([], {LOG_OF_RECORDS: len(RECORDS) + 1})  # this one goes on
     for each in (behind, ahead):
         each.close()
 
 
-class Reader:
-    """Stands for the audit topics, with one record at each address. Another process, which is ahead, folds
-    all of them before this one's second poll ends.
-    """
-
-    unreadable_count = 0
+class RacedReader(RecordsReader):
+    """Another process, which is ahead, folds all records before this one's second poll ends."""
 
     def __init__(self, at: int, loop: FoldLoop, url: str) -> None:
-        self.set_aside: dict[tuple[str, int], Any] = {}
-        self._at, self._loop, self._url = at, loop, url
+        super().__init__(RECORDS, at, loop.stop)
+        self._url = url
 
-    def discover(self) -> None:
-        return
-
-    def know(self, _last: object, _marks: object) -> None:
-        return
-
-    def keep_records(self, _keep_ms: int) -> bool:
-        return True
-
-    def poll(self, _timeout_s: float) -> Polled:
-        if self._at == len(RECORDS):
-            self._loop.stop()
-            return Polled([], {})
-        if self._at == 1:
+    def poll(self, timeout_s: float) -> Polled:
+        if self.at == 1:
             other = AuditStore(self._url)
-            other.fold(RECORDS[1:], {LOG_OF_REPORTS: len(RECORDS)})
+            other.fold(RECORDS[1:], {LOG_OF_RECORDS: len(RECORDS)})
             other.close()
-        self._at += 1
-        return Polled([RECORDS[self._at - 1]], {LOG_OF_REPORTS: self._at})
-
-    def close(self) -> None:
-        return
+        return super().poll(timeout_s)
 
 
 def test_a_loop_goes_on_behind_what_another_process_stored_and_says_so(
@@ -118,8 +98,8 @@ def test_a_loop_goes_on_behind_what_another_process_stored_and_says_so(
     starts: list[int] = []
 
     def make_reader(positions: dict[tuple[str, int], int]) -> Any:
-        starts.append(positions.get(LOG_OF_REPORTS, 0))
-        return Reader(starts[-1], loop, url)
+        starts.append(positions.get(LOG_OF_RECORDS, 0))
+        return RacedReader(starts[-1], loop, url)
 
     loop = FoldLoop(StorePlace(url), make_reader)
     loop.run()

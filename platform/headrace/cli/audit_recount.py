@@ -190,10 +190,9 @@ def _cluster_of(place: _Place) -> ContextDatacenter:
 def _ask(topic: str, places: Sequence[_Place], who: str) -> None:
     from headrace.audit.topic.recounts import RecountRecord, asked_by
 
-    for of_cluster in _by_datacenter(places).values():
-        with publisher("recount", _cluster_of(of_cluster[0])) as says:
-            for place in of_cluster:
-                where = (place.tier, place.datacenter, topic, place.partition, place.log_partition)
-                what = (place.from_address, place.counted_to, asked_by(who), place.topic_id)
-                says.publish(RecountRecord(*where, *what))
+    for place in places:
+        with publisher("recount", _cluster_of(place)) as says:
+            where = (place.tier, place.datacenter, topic, place.partition, place.log_partition)
+            what = (place.from_address, place.counted_to, asked_by(who), place.topic_id)
+            says.publish(RecountRecord(*where, *what))
             says.flush()

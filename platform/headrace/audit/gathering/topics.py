@@ -65,7 +65,7 @@ def incarnations_of(connection: Connection, topic: str) -> defaultdict[str, list
 
 def deletions_of(connection: Connection, topic: str) -> dict[tuple[str, str], int]:
     """Returns (datacenter, topic's id) → when its auditor saw (ms) that this topic was deleted. One that the
-    auditor has counted since was not, whoever said so.
+    auditor has counted since was not: somebody else said so.
     """
     table, beats = tables.declarations, tables.beats
     if table.c.deleted_ms.name not in columns_of(connection, table):
