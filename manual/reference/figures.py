@@ -150,6 +150,7 @@ FIGURES: Final = (
             "partition": "its number in the source",
             "target_partition": "its number in the target",
             "source_topic_id": "the id of the topic in the source of which the copy holds what it has",
+            "target_topic_id": "the id of the topic in the target of which this row tells",
             "address": "how far it is copied",
             "source_end": "where the source ends",
             "lag_bytes": "the difference",

@@ -16,10 +16,13 @@ from headrace.fleet.topics.copies import HaltedCopyError, check_copies
 from headrace.site.context import ContextMirror
 
 OLD, NEW = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
+OLD_COPY, COPY = "33333333-3333-3333-3333-333333333333", "44444444-4444-4444-4444-444444444444"
 
 
-def row(state: str, topic_id: str | None = None, topic: str = "orders", reason: str = "") -> dict[str, Any]:
-    told = {} if topic_id is None else {"source_topic_id": topic_id}
+def row(
+    state: str, topic_id: str | None = None, topic: str = "orders", reason: str = "", copy_id: str = COPY
+) -> dict[str, Any]:
+    told = {} if topic_id is None else {"source_topic_id": topic_id, "target_topic_id": copy_id}
     return {"topic": topic, "partition": 0, "state": state, "reason": reason, **told}
 
 
@@ -60,18 +63,27 @@ def test_a_mirror_that_still_shows_the_deleted_topic_is_asked_until_it_has_seen_
     halted = row("halted", OLD, reason="it was made again")
     with mirror_that_says(*[[row("caught_up", OLD)]] * 3, [halted]) as (mirror, asked):
         with pytest.raises(HaltedCopyError, match="orders-0 of east: it was made again"):
-            check_copies("orders", [(mirror, NEW)])
+            check_copies("orders", [(mirror, NEW)], COPY)
         assert len(asked) == 4
     with mirror_that_says([], [row("copying", NEW)]) as (mirror, asked):
-        check_copies("orders", [(mirror, NEW)])
+        check_copies("orders", [(mirror, NEW)], COPY)
         assert len(asked) == 2
+
+
+def test_a_copy_that_halted_in_a_topic_that_was_deleted_since_is_asked_for_again() -> None:
+    """Another mirror may have made all partitions again before this one saw that they were gone."""
+    halted = row("halted", OLD, reason="it was made again", copy_id=OLD_COPY)
+    moving = row("copying", NEW, copy_id=OLD_COPY)
+    with mirror_that_says([halted], [moving], [row("copying", NEW)]) as (mirror, asked):
+        check_copies("orders", [(mirror, NEW)], COPY)
+        assert len(asked) == 3
 
 
 @pytest.mark.parametrize("state", [row("caught_up", NEW), row("copying")])
 def test_one_answer_is_enough_where_nothing_is_to_be_waited_for(state: dict[str, Any]) -> None:
     """A mirror of an earlier version tells no ids."""
     with mirror_that_says([row("halted", OLD, topic="other"), state]) as (mirror, asked):
-        check_copies("orders", [(mirror, NEW)])
+        check_copies("orders", [(mirror, NEW)], COPY)
         assert len(asked) == 1
 
 
@@ -81,5 +93,5 @@ def test_a_mirror_that_does_not_answer_says_nothing_and_one_that_stays_behind_ha
     monkeypatch.setattr(copies, "SETTLE_MAX_S", 1.0)
     nobody = ContextMirror(source="west", target="analysis", status_url="http://127.0.0.1:9/status")
     with mirror_that_says([row("locating", OLD)], []) as (mirror, asked):
-        check_copies("orders", [(nobody, NEW), (mirror, NEW)])
+        check_copies("orders", [(nobody, NEW), (mirror, NEW)], COPY)
         assert len(asked) > 1

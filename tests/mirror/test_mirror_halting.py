@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from uuid import UUID
 
 import pytest
 
@@ -44,6 +45,7 @@ def test_a_halted_copy_is_located_again_after_a_while() -> None:
         "partition": 0,
         "target_partition": 3,
         "source_topic_id": str(NO_UUID),
+        "target_topic_id": str(NO_UUID),
         "address": 5,
         "source_end": 9,
         "lag_bytes": 4,
@@ -54,6 +56,21 @@ def test_a_halted_copy_is_located_again_after_a_while() -> None:
         "skipped": [],
         "skipped_bytes": 0,
     }
+
+
+@pytest.mark.parametrize("now", [NO_UUID, UUID(int=8)])
+def test_a_halted_copy_whose_topic_was_deleted_at_the_target_is_halted_no_more(now: UUID) -> None:
+    """Its reason was the deleted topic's, and `headrace topics new` would give it as the new one's."""
+    before = UUID(int=7)
+    copy = PartitionCopy("t", 0, 0, draw=random.Random(1).random, seen_id=before)
+    copy.halt("the copy is of another topic", 10.0)
+    copy.target_is(before, 11.0)
+    assert (copy.state, copy.needs_locating(11.0)) == (CopyState.HALTED, False)
+    assert copy.status()["target_topic_id"] == str(before)
+    copy.target_is(now, 12.0)
+    assert (copy.state, copy.needs_locating(12.0)) == (CopyState.LOCATING, True)
+    copy.halt("the copy is of another topic", 13.0)
+    assert copy.status()["target_topic_id"] == str(now)
 
 
 def test_a_copy_that_is_halted_over_a_gap_is_located_again_soon() -> None:

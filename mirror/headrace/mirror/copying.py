@@ -41,6 +41,7 @@ HALTED_RECHECK_S: Final = 60.0
 EMPTY_FETCHES_MAX: Final = 3  # in a row, with nothing for any partition, although the source goes on
 BEHIND_MAX_S: Final = 30.0
 """How long a source may end before its copy: a leader that was deposed says so, until it hears of that."""
+DELETED_AT_TARGET: Final = "the topic was deleted at the target"
 GAP_RECHECK_S: Final = 2.0  # the source's retention moves its start: a gap must be passed before it grows
 
 
@@ -72,13 +73,20 @@ class PartitionCopy:
     """One source partition and its copy. `draw` returns random numbers in [0, 1) for the backoff."""
 
     def __init__(
-        self, topic: str, partition: int, target_partition: int, *, draw: Callable[[], float]
+        self,
+        topic: str,
+        partition: int,
+        target_partition: int,
+        *,
+        draw: Callable[[], float],
+        seen_id: UUID = NO_UUID,
     ) -> None:
         self.topic = topic
         self.partition = partition
         self.target_partition = target_partition
         self.topic_id = NO_UUID  # the source's topic, since it was located
         self.target_id = NO_UUID  # the target's topic, since then
+        self.seen_id = seen_id  # the target's topic, when discovery last saw it
         self.state = CopyState.LOCATING
         self.problem = ""
         self.generation = 0
@@ -241,9 +249,16 @@ class PartitionCopy:
         self._not_before_s = now_s + RETRY_BACKOFF.delay_s(self._failures, self._draw)
 
     def target_is(self, topic_id: UUID, now_s: float) -> None:
-        """Takes the id of the target's topic, zero if there is none: in another topic nothing is copied."""
+        """Takes the id of the target's topic, zero if there is none: in another topic nothing is copied, and
+        why the copy in the one before was halted says nothing of it.
+        """
+        is_another = topic_id != self.seen_id
+        self.seen_id = topic_id
         if self.state is CopyState.COPYING and topic_id != self.target_id:
-            self.back_off("the topic was deleted at the target", now_s)
+            self.back_off(DELETED_AT_TARGET, now_s)
+        elif self.state is CopyState.HALTED and is_another:
+            self._stop(CopyState.LOCATING, DELETED_AT_TARGET)
+            self._not_before_s = now_s
 
     def source_is_behind(self, problem: str, now_s: float) -> None:
         """Takes that the source ends before the copy, as far as its leader says. Only if that stays so, bytes
@@ -302,6 +317,7 @@ class PartitionCopy:
             "partition": self.partition,
             "target_partition": self.target_partition,
             "source_topic_id": str(self.topic_id),
+            "target_topic_id": str(self.target_id if self.state is CopyState.COPYING else self.seen_id),
             "address": self.copied_to,
             "source_end": self.source_end,
             "lag_bytes": self.lag_bytes,

@@ -14,6 +14,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
 from headrace.audit.topic.logs_read import named_id
 from headrace.audit.topic.publish import AuditPublisher, AuditPublishError
@@ -179,11 +180,12 @@ class MirrorService:
             copies = [self._copies.get((name, partition)) for partition in range(count)]
             found = target_topics.get(name)
             existing = {} if found is None else found.partitions
+            found_id = NO_UUID if found is None else found.topic_id
             with self._pipeline.lock:
                 for copy in filter(None, copies):
-                    copy.target_is(NO_UUID if found is None else found.topic_id, time.monotonic())
+                    copy.target_is(found_id, time.monotonic())
             if any(copy is None or copy.target_partition not in existing for copy in copies):
-                self._prepare(name, count, topics)
+                self._prepare(name, count, topics, found_id)
 
     def _forget(self, source_topics: Collection[str]) -> None:
         """Ends the copying of topics that the source no longer has: after a while, since a broker that has
@@ -200,8 +202,10 @@ class MirrorService:
                 del self._absent_since_s[name]
                 logger.info("%s was deleted in the source: its copy is mirrored no longer, and stays", name)
 
-    def _prepare(self, name: str, count: int, topics: TargetTopics) -> None:
-        """Creates the mirror partitions of a topic that is new, has grown, or was deleted at the target."""
+    def _prepare(self, name: str, count: int, topics: TargetTopics, found_id: UUID) -> None:
+        """Creates the mirror partitions of a topic that is new, has grown, or was deleted at the target.
+        `found_id`: its id there, zero if there was none.
+        """
         try:
             numbers = topics.prepare(name, count)
         except (NotAMirrorError, ClientError, CoordinationError) as error:
@@ -212,7 +216,7 @@ class MirrorService:
         self._topic_problems.pop(name, None)
         known = [copy for copy in self._copies.values() if copy.topic == name]
         fresh = [
-            PartitionCopy(name, partition, number, draw=random.random)
+            PartitionCopy(name, partition, number, draw=random.random, seen_id=found_id)
             for partition, number in enumerate(numbers)
             if (name, partition) not in self._copies
         ]

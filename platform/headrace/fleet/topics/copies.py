@@ -28,8 +28,9 @@ class HaltedCopyError(SiteError):
     """A topic whose copy is halted: what services publish to it goes no further until somebody acts."""
 
 
-def check_copies(topic: str, mirrors: Sequence[tuple[ContextMirror, str]]) -> None:
-    """Waits until these mirrors copy the topic that has this id in their source.
+def check_copies(topic: str, mirrors: Sequence[tuple[ContextMirror, str]], target_id: str) -> None:
+    """Waits until these mirrors copy the topic that has this id in their source, into the one that has
+    `target_id` at their target. Why a mirror halted in one that was deleted there says nothing.
 
     Raises `HaltedCopyError` if one does not copy a partition of it.
     """
@@ -42,7 +43,9 @@ def check_copies(topic: str, mirrors: Sequence[tuple[ContextMirror, str]]) -> No
             rows = _rows(mirror, topic)
             waits = waits or rows == []
             for row in rows or ():
-                if row["state"] == "halted":
+                if row.get("target_topic_id", target_id) != target_id:
+                    waits = True
+                elif row["state"] == "halted":
                     target = mirror.target
                     halted.append(f"{topic}-{row['partition']} of {mirror.source}: {row['reason']}")
                 elif row.get("source_topic_id", topic_id) != topic_id:

@@ -193,7 +193,8 @@ class SiteTopics:
                 with self._admin(mirror.source) as admin:
                     if topic in admin.topics():
                         mirrors.append((mirror, str(admin.topic(topic).topic_id)))
-        check_copies(topic, mirrors)
+        with self._admin(where) as admin:
+            check_copies(topic, mirrors, str(admin.topic(topic).topic_id))
 
     def _load(self, wanted: NewTopic, present: Present, step: Step) -> str:
         stored = {} if present.load is None else self._agent.load(wanted.name)
