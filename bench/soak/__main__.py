@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 from soak.growth import SAMPLES_MIN, Growth, Held, growths, held
 from soak.visitors import FAILURES_MAX, Visitor, start
-from soak.visits import PARTITIONS, TOPIC, Place
+from soak.visits import PARTITIONS, TOPIC, Place, wait_for_copy
 
 from headrace.agent.home import AgentHome, AgentRecord
 from headrace.agent.unit import Unit
@@ -83,10 +83,14 @@ def running_site() -> Iterator[Site]:
 
 
 def _create_topic(site: Site) -> None:
-    """Creates the topic of all visitors in both datacenters, with logs that soon grow no more."""
-    for datacenter in site.datacenters:
-        with Admin(datacenter.bootstrap) as admin:
-            admin.create_topic(TOPIC, PARTITIONS, config=SHORT_LOGS)
+    """Creates the topic of all visitors, with logs that soon grow no more; its copy in analysis is made by
+    the mirror.
+    """
+    place = place_of(site)
+    with Admin(place.bootstrap) as east, Admin(place.analysis_bootstrap) as analysis:
+        east.create_topic(TOPIC, PARTITIONS, config=SHORT_LOGS)
+        wait_for_copy(analysis, TOPIC)
+        analysis.alter_configs(TOPIC, SHORT_LOGS)
 
 
 def _units(site: Site) -> list[Unit]:

@@ -179,14 +179,15 @@ def _topics(place: Place) -> Visit:
             for _ in range(RECORDS):
                 producer.send(topic, VALUE)
             producer.close(FLUSH_MAX_S)
-            _wait_for_copy(analysis, topic)
+            wait_for_copy(analysis, topic)
             east.delete_topic(topic)
             analysis.delete_topic(topic)
 
     return visit
 
 
-def _wait_for_copy(analysis: Admin, topic: str) -> None:
+def wait_for_copy(analysis: Admin, topic: str) -> None:
+    """Waits until the mirror has made its copy of the topic. Raises `TimeoutError`."""
     deadline_s = time.monotonic() + ANSWER_MAX_S
     while topic not in analysis.topics():
         if time.monotonic() > deadline_s:
