@@ -186,6 +186,30 @@ def described(asker: Asker, kind: int, name: str, keys: list[str] | None = None)
     return [(name_of(each.error_code), [config.name for config in each.configs]) for each in response.results]
 
 
+@case("DescribeConfigs: where the values of a topic's settings come from, set by it and inherited")
+def _(asker: Asker) -> Any:
+    name = asker.topic()
+    altered(asker, (TOPIC, name, [("max.message.bytes", SET, "70000")]))
+    keys = ["max.message.bytes", "retention.bytes", "flush.messages"]
+    return [synonyms(asker, name, keys, wanted) for wanted in (True, False)]
+
+
+def synonyms(asker: Asker, topic: str, keys: list[str], wanted: bool) -> Any:
+    resource = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": keys}
+    response = asker.ask(
+        ApiKey.DESCRIBE_CONFIGS,
+        4,
+        resources=[resource],
+        include_synonyms=wanted,
+        include_documentation=False,
+    )
+    return sorted(
+        (config.name, config.config_source, [(each.name, each.source) for each in config.synonyms])
+        for result in response.results
+        for config in result.configs
+    )
+
+
 @case("DescribeLogDirs: an unknown topic, unknown and repeated partitions")
 def _(asker: Asker) -> Any:
     name = asker.topic(2)

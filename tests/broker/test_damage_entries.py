@@ -6,7 +6,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from headrace.broker.handlers.configs import CONTENT_BATCHES_MAX, RANGE_AS_BATCHES, _contents, _damage
+from headrace.broker.handlers.describe_configs import (
+    CONTENT_BATCHES_MAX,
+    RANGE_AS_BATCHES,
+    _contents,
+    _damage,
+)
 from headrace.broker.scrubber import Damage
 from headrace.log.directory import partition_of
 from headrace.log.scrub import ScrubFinding
@@ -21,7 +26,7 @@ def test_damage_in_folders_that_were_moved_aside_hides_no_other() -> None:
     """One damaged file of a deleted topic, and no client got the settings of the broker any more."""
     known = Damage((found("t-0.0.stray"), found("t-1"), found("no-partition")), (found("t-0.1.deleted"),))
     entries = _damage(cast(Any, SimpleNamespace(damage=lambda: known)))
-    assert [(setting.name, "checksum" in value) for setting, value, *_ in entries] == [
+    assert [(each.setting.name, "checksum" in each.value) for each in entries] == [
         ("headrace.damage.t-1.10-20", True)
     ]
 
@@ -29,7 +34,7 @@ def test_damage_in_folders_that_were_moved_aside_hides_no_other() -> None:
 def test_each_range_has_a_name_of_its_own() -> None:
     """Of two damaged neighbours, which are one range, the second one was restored: both are news."""
     known = Damage((found("t-1"),), (found("t-1")._replace(end=30),))
-    names = [setting.name for setting, *_ in _damage(cast(Any, SimpleNamespace(damage=lambda: known)))]
+    names = [each.setting.name for each in _damage(cast(Any, SimpleNamespace(damage=lambda: known)))]
     assert len(set(names)) == 2, "clients keep entries by name"
 
 
@@ -44,4 +49,4 @@ def test_names_of_ranges_that_hold_nothing_cost_as_much_as_batches(tmp_path: Pat
     (tmp_path / "t-0").mkdir()
     names = [ContentRange("t", 0, at, at + 1).name for at in range(2_000)]
     answered = _contents(cast(Any, SimpleNamespace(data_dir=tmp_path)), names)
-    assert [setting.name for setting, *_ in answered] == names[: CONTENT_BATCHES_MAX // RANGE_AS_BATCHES]
+    assert [each.setting.name for each in answered] == names[: CONTENT_BATCHES_MAX // RANGE_AS_BATCHES]

@@ -10,6 +10,7 @@ import pytest
 
 from fix_broker import BrokerCluster, RawClient, StartCluster
 from headrace.broker.settings.config import BrokerConfig
+from headrace.broker.settings.origins import of_topic
 from headrace.broker.settings.replication import MIN_INSYNC
 from headrace.client import Admin, Producer
 from headrace.wire.errors import ErrorCode
@@ -18,16 +19,21 @@ from headrace.wire.records import Record, encode_batch
 WAIT_MAX_S = 60.0
 
 
+def shown(config: BrokerConfig, replicas: int) -> str:
+    (found,) = (each.value for each in of_topic(config, {}, replicas) if each.setting.name == MIN_INSYNC)
+    return found
+
+
 @pytest.mark.parametrize(("replicas", "expected"), [(1, "1"), (2, "1"), (3, "2"), (4, "2"), (9, "2")])
 def test_min_insync_replicas_follows_the_number_of_replicas_where_nobody_sets_it(
     replicas: int, expected: str
 ) -> None:
     plain = BrokerConfig()
-    assert plain.inherited_text(MIN_INSYNC, replicas) == expected
+    assert shown(plain, replicas) == expected
     assert plain.topic_config({}).min_insync(replicas) == int(expected)
     assert plain.topic_config({MIN_INSYNC: "3"}).min_insync(replicas) == 3
     chosen = BrokerConfig({MIN_INSYNC: "1"})
-    assert chosen.inherited_text(MIN_INSYNC, replicas) == "1"
+    assert shown(chosen, replicas) == "1"
     assert chosen.topic_config({}).min_insync(replicas) == 1
 
 

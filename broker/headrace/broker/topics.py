@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from uuid import UUID, uuid4
 
 from headrace.broker.cluster import ClusterView, metric_name
 from headrace.broker.errors import Refused
-from headrace.broker.settings.config import TOPIC_SETTINGS, BrokerConfig, check_topic_config
+from headrace.broker.settings.config import BrokerConfig, check_topic_config
+from headrace.broker.settings.origins import Explained, of_topic
 from headrace.broker.settings.setting import ConfigError
 from headrace.client.admin import LATEST
 from headrace.client.calls import list_offsets_call
@@ -47,9 +48,6 @@ COPY_STAYS: Final = (
     "elsewhere, and batches of producers here would be taken for repetitions of those. Make another topic"
 )
 MIRROR: Final = "headrace.mirror"
-SOURCE_TOPIC: Final = 1
-SOURCE_BROKER: Final = 4
-SOURCE_DEFAULT: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,15 +195,9 @@ class TopicAdmin:
         logger.info("topic %s configured: %s", name, wanted)
         return dict(wanted)
 
-    def explain(self, topic: TopicState) -> Iterable[tuple[str, str, int]]:
-        """Yields `(name, value, source)` of every setting of a topic."""
-        replica_count = topic.partitions[0].settled_count
-        for name, setting in TOPIC_SETTINGS.items():
-            if name in topic.config:
-                yield name, topic.config[name], SOURCE_TOPIC
-                continue
-            source = SOURCE_BROKER if setting.inherits_from in self._config.overrides else SOURCE_DEFAULT
-            yield name, self._config.inherited_text(name, replica_count), source
+    def explain(self, topic: TopicState) -> Iterator[Explained]:
+        """Yields every setting of a topic, with where its value comes from."""
+        return of_topic(self._config, topic.config, topic.partitions[0].settled_count)
 
     # --- checks ---
 

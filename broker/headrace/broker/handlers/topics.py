@@ -141,8 +141,14 @@ def _created(topics: TopicAdmin, one: _Creation) -> Tree:
         "num_partitions": len(topic.partitions),
         "replication_factor": len(next(iter(topic.partitions.values())).replicas),
         "configs": [
-            {"name": name, "value": value, "read_only": False, "config_source": source, "is_sensitive": False}
-            for name, value, source in topics.explain(topic)
+            {
+                "name": each.setting.name,
+                "value": each.value,
+                "read_only": False,
+                "config_source": each.source,
+                "is_sensitive": False,
+            }
+            for each in topics.explain(topic)
         ],
     }
 

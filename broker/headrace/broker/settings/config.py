@@ -324,13 +324,6 @@ class BrokerConfig:
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
 
-    def inherited_text(self, name: str, replica_count: int) -> str:
-        """Returns the text of a setting that a topic with so many replicas does not set itself."""
-        setting = TOPIC_SETTINGS[name]
-        if name == MIN_INSYNC and name not in self.overrides:
-            return str(default_min_insync(replica_count))
-        return self.text(setting.inherits_from) if setting.inherits_from else setting.default
-
     def topic_config(self, overrides: Mapping[str, str]) -> TopicConfig:
         """Parses a topic's own settings over this broker's. Raises `ConfigError`."""
         check_topic_config(overrides)

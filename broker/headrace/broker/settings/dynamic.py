@@ -21,7 +21,6 @@ from headrace.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-SOURCE_DYNAMIC: Final = 2  # Kafka's DYNAMIC_BROKER_CONFIG
 DRAINED: Final = Setting(
     "headrace.drained",
     BOOLEAN,
