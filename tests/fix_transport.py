@@ -102,8 +102,11 @@ class TransportServer:
             self.loop.turn(0.001)
 
     def settle(self) -> None:
-        """Turns the loop until nothing has happened for some rounds."""
-        self.turn(10)
+        """Turns the loop until nothing has happened for some rounds. The kernel may still be on its way with
+        what a client did: each round waits a moment for it.
+        """
+        for _ in range(10):
+            self.loop.turn(0.001)
 
     def pass_time(self, seconds: float) -> None:
         """Lets the test's clock run, in steps, as the broker's timers expect."""

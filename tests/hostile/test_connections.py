@@ -189,6 +189,7 @@ def test_without_descriptors_the_loop_neither_ends_nor_spins(
         # This process, which is client and server, has no descriptor left.
         assert error.errno == errno.EMFILE
     server.clients += clients
+    server.turn_until(lambda: server.connections.accept_failure_count, "accepting fails")
     server.settle()
     assert server.connections.accept_failure_count == 1, "it waits before it tries again"
     assert "accepting failed" in caplog.text
