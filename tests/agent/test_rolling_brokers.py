@@ -11,7 +11,8 @@ from fix_agent import RunningAgent, eventually
 from fix_restarts import BROKERS, NAMES, TOPIC, brokers_of, isr, slow_topic, watched
 from headrace.agent.errors import AgentRefusedError
 from headrace.client import Admin
-from headrace.fleet import operate
+from headrace.coordination.restart_turn import turn
+from headrace.fleet import restarting
 from headrace.site.errors import SiteError
 from headrace.site.site import Site
 
@@ -73,6 +74,27 @@ def test_units_of_a_host_wait_for_a_broker_that_still_fetches(
         with pytest.raises(
             SiteError, match=r"broker 3 lacks replicas of clicks-0; not restarted: broker-1, "
         ):
-            operate.restart(site, NAMES[:2], wait_s=1.0)
-        operate.restart(site, NAMES[:2], wait_s=2 * READY_S)
+            restarting.restart(site, NAMES[:2], wait_s=1.0)
+        restarting.restart(site, NAMES[:2], wait_s=2 * READY_S)
     assert min(in_sync) == 2, "never were two of three replicas out of sync"
+
+
+def test_units_of_a_host_wait_for_the_turn_of_a_broker_that_somebody_else_restarts(
+    agent: RunningAgent, brokers: Sequence[str]
+) -> None:
+    """An apply looked at all replicas, and so did this command: both found them in sync, and restarted."""
+    site = Site.one_machine(agent.home)
+    slow_topic(brokers, bytes_per_s=1_000_000)
+    before = {name: agent.pid(name) for name in NAMES}
+    zookeeper = str(agent.client.unit(NAMES[0]).configuration["zookeeper"])
+    with turn(zookeeper, "terraform, for broker-3", READY_S) as holder:
+        assert not holder
+        with pytest.raises(
+            SiteError, match=r"terraform, for broker-3 restarts brokers .* not restarted: broker-1, broker-2"
+        ):
+            restarting.restart(site, NAMES[:2], wait_s=1.0)
+        assert {name: agent.pid(name) for name in NAMES} == before
+    restarting.restart(site, NAMES[:2], wait_s=READY_S)
+    assert {name for name in NAMES if agent.pid(name) != before[name]} == set(NAMES[:2])
+    with turn(zookeeper, "the next one", READY_S) as holder:
+        assert not holder, "it has given the turn back"

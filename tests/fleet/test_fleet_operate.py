@@ -24,7 +24,7 @@ from headrace.agent.processes import holder_of, is_alive
 from headrace.agent.report import UNSUPERVISED
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.unit import Unit, levels
-from headrace.fleet import operate
+from headrace.fleet import operate, restarting
 from headrace.fleet.killing import kill_for_good
 from headrace.fleet.status import unit_reports
 from headrace.site.addresses import Address, is_taken
@@ -185,7 +185,7 @@ def test_units_that_outlived_agent_and_supervisord_are_reported_as_running(
         assert row.state == UNSUPERVISED
         assert row.problem == "running, supervised by nobody"
     with pytest.raises(SiteError, match=r"run without an agent; `headrace up`"):
-        operate.restart(site, None)
+        restarting.restart(site, None)
     os.kill(before["first"] or 0, signal.SIGKILL)
     eventually(lambda: not is_alive(before["first"] or 0))
     problems = {row.name: row.problem or "" for row in unit_reports(site, units=pair)}
@@ -244,7 +244,7 @@ def test_a_restart_goes_from_unit_to_unit(site: Site, pair: tuple[Unit, Unit]) -
     operate.up(site, units=pair)
     before = Supervisor(site.home).states()
     seen: list[str] = []
-    operate.restart(site, ["second", "first"], seen.append)
+    restarting.restart(site, ["second", "first"], seen.append)
     assert seen == ["second", "first"]
     after = Supervisor(site.home).states()
     assert all(after[name].pid != before[name].pid for name in seen)
@@ -252,7 +252,7 @@ def test_a_restart_goes_from_unit_to_unit(site: Site, pair: tuple[Unit, Unit]) -
     os.kill(after["first"].pid, signal.SIGKILL)
     eventually(lambda: Supervisor(site.home).states()["first"].state == "BACKOFF")
     with pytest.raises(SiteError, match=r"unit first is not ready .*so no unit was restarted"):
-        operate.restart(site, ["second", "first"])
+        restarting.restart(site, ["second", "first"])
     assert Supervisor(site.home).states()["second"].pid == after["second"].pid
 
 
@@ -266,7 +266,7 @@ def test_a_restart_stops_when_a_unit_that_came_back_ends(site: Site, pair: tuple
         eventually(lambda: Supervisor(site.home).states()[name].state == "BACKOFF")
 
     with pytest.raises(SiteError, match=r"second was ready after its restart, .*; not restarted: first"):
-        operate.restart(site, ["second", "first"], end)
+        restarting.restart(site, ["second", "first"], end)
     assert Supervisor(site.home).states()["first"].pid == before
 
 

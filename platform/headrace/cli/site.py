@@ -343,7 +343,7 @@ def restart(
     json: JsonOption = False,
 ) -> None:
     """Restart units one after another, each after the one before is ready again."""
-    from headrace.fleet import operate
+    from headrace.fleet import restarting
 
     wait_s = parse_span_ms(wait, "s", option="--wait", least_ms=1000, most_ms=RESTART_WAIT_MAX_MS) / 1000
     done: list[str] = []
@@ -353,7 +353,7 @@ def restart(
         if not json:
             out.print(f"  [green]ready again[/]  {name}")
 
-    operate.restart(site(), units or None, show, wait_s=wait_s)
+    restarting.restart(site(), units or None, show, wait_s=wait_s)
     if json:
         print_json({"restarted": done})
     else:

@@ -3,9 +3,35 @@
 It is an ephemeral node, so that it ends with its holder's session, however that ends.
 """
 
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from headrace.coordination import documents, znodes
-from headrace.coordination.errors import CorruptNodeError, NodeHeldError
+from headrace.coordination.errors import CoordinationError, CorruptNodeError, NodeHeldError
 from headrace.coordination.session import ZooKeeperSession
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def turn(zookeeper: str, me: str, connect_timeout_s: float) -> Iterator[str]:
+    """Has the turn to restart a broker of the cluster; yields "", or who has it instead. Where ZooKeeper does
+    not answer there are no turns.
+    """
+    session = ZooKeeperSession(zookeeper, name="headrace-restart")
+    try:
+        try:
+            session.start(connect_timeout_s=connect_timeout_s)
+            holder = "" if take_turn(session, me) else holder_of(session) or "another program"
+        except CoordinationError as error:
+            logger.warning("whether another program restarts a broker is not known: %s", error)
+            holder = ""
+        yield holder
+    finally:
+        session.close()
 
 
 def take_turn(session: ZooKeeperSession, holder: str) -> bool:

@@ -23,11 +23,10 @@ from headrace.agent.errors import (
     UnitFailedError,
 )
 from headrace.agent.home import AgentHome
-from headrace.agent.in_sync import lacked_by_others
 from headrace.agent.local import end_idle_daemon, ensure_agent, find_agent, has_ended, wait_ended
 from headrace.agent.logs import LOG_TAIL_LINES, collapsed
 from headrace.agent.permitted import permit
-from headrace.agent.processes import end_units_left_in, left_units
+from headrace.agent.processes import end_units_left_in
 from headrace.agent.report import ChangeOutcome, UnitReport
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.unit import Unit, levels
@@ -40,7 +39,6 @@ from headrace.site.errors import SiteError
 from headrace.site.site import Site
 
 POLL_INTERVAL_S: Final = 0.2
-LACK_POLL_S: Final = 1.0  # of all replicas of a cluster
 # A killed process closes its connections before it releases its locks.
 AGENT_DEATH_WAIT_S: Final = 5.0
 AT_ONCE_MAX: Final = 8
@@ -308,68 +306,3 @@ def _stop_without_agent(site: Site, units: Sequence[Unit], observe: Observer) ->
                 time.sleep(POLL_INTERVAL_S)
     supervisor.shut_down()
     return True
-
-
-def restart(
-    site: Site,
-    names: Sequence[str] | None,
-    observe: Callable[[str], None] = lambda name: None,
-    *,
-    wait_s: float = 60.0,
-) -> None:
-    """Restarts units one after another; by default all of the agent's, in the order of their requirements.
-
-    Calls `observe` with the name of each unit that is ready again. Raises `SiteError` if a unit is not ready
-    at the beginning, and `AgentRefusedError` if one does not come back, or does not stay; units after it are
-    not restarted. Where it restarts several, a broker waits until no other one lacks what it has in sync.
-    """
-    agent = find_agent(site.home)
-    if agent is None:
-        if Supervisor(site.home).is_alive() or left_units(site.home):
-            raise SiteError(
-                f"the units of {site.home} run without an agent; `headrace up` starts one, which takes "
-                "them over, and starts those again that nobody supervises"
-            )
-        raise SiteError(f"nothing runs in {site.home}; start the site with `headrace up`")
-    with locked(site.home), agent:
-        if names is None:
-            order = {unit.name: number for number, unit in enumerate(units_of(site))}
-            known = [report.name for report in agent.units(with_drift=False)]
-            names = sorted(known, key=lambda name: order.get(name, len(order)))
-        for report in agent.units(names, with_drift=False):
-            if not report.is_ready:
-                raise SiteError(
-                    f"unit {report.name} is not ready ({report.problem}), so no unit was restarted; "
-                    "fix it first"
-                )
-        for number, name in enumerate(names):
-            left = ", ".join(names[number:])
-            # One that ended a moment after it was ready: the next one has what is wrong with it, too.
-            for report in agent.units(names[:number], with_drift=False):
-                if not report.is_ready:
-                    raise SiteError(
-                        f"unit {report.name} was ready after its restart, and is not any more "
-                        f"({report.problem}); not restarted: {left}"
-                    )
-            if len(names) > 1:
-                _wait_for_other_brokers(agent, name, wait_s, left)
-            agent.roll([name], wait_s=wait_s)
-            observe(name)
-
-
-def _wait_for_other_brokers(agent: AgentClient, name: str, wait_s: float, left: str) -> None:
-    """Returns once no other broker, on whichever host, lacks what this unit has in sync, if it is a broker.
-    Raises `SiteError` after `wait_s`."""
-    report = agent.unit(name)
-    if report.kind != "broker":
-        return
-    listen, broker_id = str(report.configuration["listen"]), int(report.configuration["broker_id"])
-    deadline_s = time.monotonic() + wait_s
-    while (problem := lacked_by_others(listen, broker_id)) is not None:
-        if time.monotonic() >= deadline_s:
-            raise SiteError(
-                f"with unit {name} away too few replicas would be left: {problem}; not restarted: "
-                f"{left}. Wait until `headrace brokers list` shows nothing out of sync, or restart that one "
-                "alone, by `headrace restart` with its name"
-            )
-        time.sleep(LACK_POLL_S)

@@ -2,7 +2,8 @@
 one waits until it is in sync again.
 
 Owns what "again" means here (`client.in_sync`), the waits, and the cluster's turn, which keeps the applies of
-other states from restarting another broker meanwhile. `slots` keeps those of this apply.
+other states, and `headrace restart`, from restarting another broker meanwhile. `slots` keeps those of this
+apply.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
 from headrace.coordination.errors import CoordinationError
@@ -72,7 +73,7 @@ class Others:
         return False
 
     def pause(self, holder: str) -> None:
-        """Waits a moment. `holder`: the other apply that has the turn. Raises `ResourceError`."""
+        """Waits a moment. `holder`: the other program that has the turn. Raises `ResourceError`."""
         if self._call.stopping.wait(POLL_S):
             raise ResourceError(INTERRUPTED, state=self._state)
         if holder and time.monotonic() - self._begun_s >= TURN_WAIT_MAX_S:
@@ -84,26 +85,14 @@ class Others:
             raise ResourceError(problem, state=self._state)
 
 
-@contextmanager
-def turn(state: Values) -> Iterator[str]:
+def turn(state: Values) -> AbstractContextManager[str]:
     """Has the turn to restart a broker of the cluster; yields "", or who has it instead. Where ZooKeeper does
     not answer there are no turns."""
     # Imported here because the import is slow, and only changes of brokers need it.
-    from headrace.coordination.restart_turn import holder_of, take_turn
-    from headrace.coordination.session import ZooKeeperSession
+    from headrace.coordination import restart_turn
 
     me = f"terraform, process {os.getpid()} of host {socket.gethostname()}, for {state['name']}"
-    session = ZooKeeperSession(str(state["zookeeper"]), name="headrace-terraform")
-    try:
-        try:
-            session.start(connect_timeout_s=CONNECT_TIMEOUT_S)
-            holder = "" if take_turn(session, me) else holder_of(session) or "another apply"
-        except CoordinationError as error:
-            logger.warning("whether another apply restarts a broker is not known: %s", error)
-            holder = ""
-        yield holder
-    finally:
-        session.close()
+    return restart_turn.turn(str(state["zookeeper"]), me, CONNECT_TIMEOUT_S)
 
 
 def partitions_in_sync(state: Values) -> Collection[TopicPartition]:
