@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from headrace.airflow.hours import HOUR, hour_key, parse_hour
-from headrace.audit.findings import DELAY_DEFAULT_MS, Policy, Status, worst
+from headrace.audit.findings import DELAY_DEFAULT_MS, Finding, Policy, Status, Verdict, worst
 from headrace.audit.report.report import HourProof, Report, is_complete, report
 from headrace.audit.store.store import AuditStore
 from headrace.audit.topic.declarations import FROM_LOG
@@ -25,7 +25,7 @@ PROBLEMS_KEPT_MAX: Final = 100
 _UNDECIDED: Final = frozenset({Status.PENDING, Status.UNKNOWN})
 # The fields of `Proof` in XComs and trigger events.
 _JSON_KEYS: Final = ("topic", "hour", "status", "handed_over", "arrived", "words", "full", "missing")
-# Corrupt events are a loss whose size is known, too.
+# Corrupt events are a loss, too.
 _LOSSES: Final = frozenset({Status.LOST, Status.CORRUPT})
 
 
@@ -127,8 +127,12 @@ def _proof(hour: str, proof: HourProof, verdicts: Report) -> Proof:
     if not proof.complete and status == Status.COMPLETE:
         # No event is missing, but the audit has no proof: the hour may still change.
         status = Status.PENDING if verdicts.verdicts else Status.UNKNOWN
-    findings = [finding for verdict in verdicts.verdicts for finding in verdict.findings]
-    losses = [finding for finding in findings if finding.status in _LOSSES]
+    losses = [
+        finding
+        for verdict in verdicts.verdicts
+        for finding in verdict.findings
+        if finding.status in _LOSSES and _is_measured(finding, verdict)
+    ]
     is_loss_alone = {finding.text for finding in losses}.issuperset(proof.problems)
     return Proof(
         topic=proof.topic,
@@ -140,6 +144,13 @@ def _proof(hour: str, proof: HourProof, verdicts: Report) -> Proof:
         proof_document={**proof.to_json(), "reasons": _first(proof.problems, PROBLEMS_KEPT_MAX)},
         missing=sum(finding.record_count or 0 for finding in losses) if is_loss_alone else None,
     )
+
+
+def _is_measured(loss: Finding, verdict: Verdict) -> bool:
+    """Whether it is known how many events a loss takes from the hour. Of damage that does not say it,
+    producers' numbers do; where only the log counts, nothing does.
+    """
+    return loss.record_count is not None or verdict.counted_from != FROM_LOG
 
 
 def _first(problems: Sequence[str], most: int) -> list[str]:
