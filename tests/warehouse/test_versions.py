@@ -215,6 +215,28 @@ def test_an_hour_that_retention_removed(scene: Scene) -> None:
         scene.read(sequence=2)
 
 
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_late_rows_of_an_hour_that_retention_removed_keep_nobody_from_the_others(
+    scene: Scene, is_mixed: bool
+) -> None:
+    """Its seal vouches for rows that nobody may read any more: the hour waits for another one."""
+    scene.seal(NEXT, at_s=2.5)
+    if is_mixed:
+        scene.compact(HOUR)  # the sealed rows with later ones
+    else:
+        scene.compact(NEXT)
+    scene.retain(HOUR)
+    scene.load(HOUR)
+    assert scene.read() == {NEXT: ["0", "1", "2"]}
+    assert scene.choose().unsealed == (HOUR,)
+    del_trash(scene)
+    assert scene.read() == scene.read(sequence=5) == {NEXT: ["0", "1", "2"]}
+    with pytest.raises(VersionError, match="trash no longer has it"):
+        scene.read(sequence=2)
+    scene.seal(HOUR, at_s=9)
+    assert scene.read() == {HOUR: ["5"], NEXT: ["0", "1", "2"]}
+
+
 def del_trash(scene: Scene) -> None:
     for path in [path for path in scene.hdfs.files if path.startswith(f"{PATHS.trash}/")]:
         del scene.hdfs.files[path]

@@ -67,10 +67,19 @@ class _Point:
 
 @dataclass
 class _Followed:
-    """Files of an older version: those that are in the table, and those that a change has removed."""
+    """Files of an older version: those that are in the table, and those that a change has removed.
+
+    `deleted`: hours that retention had deleted by the time that is asked for. They have no files here.
+    """
 
     present: dict[str, DataFile]
     trashed: list[tuple[DataFile, str]] = field(default_factory=list)
+    deleted: set[int] = field(default_factory=set)
+
+    def delete(self, hours: Collection[int]) -> None:
+        self.deleted.update(hours)
+        self.present = {path: file for path, file in self.present.items() if file.hour_ms not in hours}
+        self.trashed = [(file, path) for file, path in self.trashed if file.hour_ms not in hours]
 
     def remove(self, paths: Iterable[str], trash: str) -> None:
         for path in paths:
@@ -92,15 +101,16 @@ def choose(log: CommitLog, wanted: Wanted) -> Version:
         if sequence == now.sequence:
             followed = _Followed(_files_of(now, hours))
         else:
-            followed = _follow(log, sequence, now.sequence, hours)
+            followed = _follow(log, sequence, now.sequence, hours, point.state.sequence)
         files += _located(log, followed, staged)
+        unsealed += followed.deleted
     files.sort(key=lambda located: (located.file.hour_ms, located.path))
     schema = point.state.schema_id
     return Version(
         point.state.sequence,
         None if schema is None else FileSchema(schema, point.state.schema_datacenter),
         tuple(files),
-        tuple(unsealed),
+        tuple(sorted(unsealed)),
     )
 
 
@@ -167,12 +177,19 @@ def late_files(log: CommitLog, state: TableState, hours: Collection[int]) -> set
     return _files_of(state, starts.keys()).keys() - vouched_for.present.keys()
 
 
-def _follow(log: CommitLog, start: int, last: int, hours: Collection[int]) -> _Followed:
-    """Follows the files that these hours had after change `start` through all later changes."""
+def _follow(log: CommitLog, start: int, last: int, hours: set[int], wanted: int) -> _Followed:
+    """Follows the files that these hours had after change `start` through all later changes.
+
+    What retention has deleted up to change `wanted` is not followed: a seal from before it vouches for rows
+    that the hour had no more.
+    """
     state = log.state_at(start)
     followed = _Followed(_files_of(state, hours))
     for sequence in range(start + 1, last + 1):
         manifest = log.manifest(sequence)
+        if manifest.kind == "retain" and sequence <= wanted:
+            removed = (state.files[path].hour_ms for path in manifest.removed if path in state.files)
+            followed.delete(hours & set(removed))
         follow_change(followed, manifest, state, log.paths)
         state = state.after(manifest)
     return followed
