@@ -8,6 +8,7 @@ from fix_memory_hdfs import MemoryHdfs
 from headrace.warehouse.change import Change, TopicTable
 from headrace.warehouse.commitlog import CommitConflictError
 from headrace.warehouse.hdfs.client import FileStatus
+from headrace.warehouse.hdfs.errors import HdfsFullError
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
 from headrace.warehouse.manifest import DataFile, LoadedRange, Manifest, TableState
 from headrace.warehouse.options import WarehouseOptions
@@ -55,3 +56,34 @@ def test_a_retention_leaves_a_load_alone_that_takes_more_than_a_day(monkeypatch:
 
     monkeypatch.setattr(MemoryHdfs, "entries", as_hdfs_says)
     assert retain_topic(table).orphans == ("dead",)
+
+
+def test_a_retention_of_a_full_hdfs_makes_room_before_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It wrote its manifest first, which failed: the trash and the files of dead runs stayed."""
+    hdfs = MemoryHdfs()
+    table = TopicTable("t", WAREHOUSE, hdfs, clock_ms=lambda: NOW_MS)
+    load(table)
+    trashed, dead = f"{PATHS.trashed('compact-1')}/0.parquet", f"{PATHS.staged('load-2')}/0.parquet"
+    hdfs.write(trashed, b"x")
+    hdfs.write(dead, b"x")
+
+    def full_while_they_are_there(change: str) -> None:
+        if change == "write" and {trashed, dead} & hdfs.files.keys():
+            raise HdfsFullError("no DataNode has room for another block")
+
+    hdfs.before = full_while_they_are_there
+    done = retain_topic(table, keep_ms=HOUR_MS)
+    assert (done.rows, done.trash, done.orphans) == (1, ("compact-1",), ("load-2",))
+    assert table.log.state().files == {}
+
+
+def load(table: TopicTable) -> None:
+    """Commits a row of the hour 0."""
+    change = Change(table, "load")
+    table.hdfs.write(f"{change.staging}/0", b"x")
+
+    def rebase(now: TableState) -> Manifest:
+        file = DataFile(PATHS.data_file(0, now.next_sequence, 0), f"{change.staging}/0", 0, 1, 1, 7)
+        return replace(change.manifest(now), ranges=(LoadedRange(0, 0, 10),), files=(file,))
+
+    change.commit(rebase)

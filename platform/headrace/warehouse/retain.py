@@ -56,22 +56,16 @@ def retain_topic(table: TopicTable, *, keep_ms: int | None = None) -> RetainResu
 
     Needs no Spark. Safe to repeat.
     """
-    paths, hdfs = table.paths, table.hdfs
-    table.log.complete_all(table.publish)
     now_ms = table.clock_ms()
+    # Before anything is written: on a full HDFS nothing can be, until something is deleted.
+    dead, trash = _delete_leftovers(table, now_ms)
+    table.log.complete_all(table.publish)
     old = expired(table.log.state(), now_ms - keep_ms) if keep_ms is not None else {}
     files = [file for of_hour in old.values() for file in of_hour]
     manifest: Manifest | None = None
     if files:
         manifest = _commit(table, files, now_ms - (keep_ms or 0))
-        delete_empty_dirs(hdfs, paths, (file.path for file in files))
-    unchanged = orphans(table.log.staged_changes(), now_ms)
-    dead = [each for each in unchanged if not _is_written(hdfs, paths.staged(each), now_ms)]
-    for change_id in dead:
-        hdfs.delete(paths.staged(change_id))
-    trash = old_trash(hdfs.entries(paths.trash), now_ms)
-    for change_id in trash:
-        hdfs.delete(paths.trashed(change_id))
+        delete_empty_dirs(table.hdfs, table.paths, (file.path for file in files))
     return RetainResult(
         topic=table.topic,
         sequence=None if manifest is None else manifest.sequence,
@@ -80,6 +74,22 @@ def retain_topic(table: TopicTable, *, keep_ms: int | None = None) -> RetainResu
         orphans=tuple(dead),
         trash=tuple(trash),
     )
+
+
+def _delete_leftovers(table: TopicTable, now_ms: int) -> tuple[list[str], list[str]]:
+    """Deletes orphans and old trash; returns the ids of their changes. A change that is not complete may
+    still bring files to its trash.
+    """
+    paths, hdfs = table.paths, table.hdfs
+    staged = table.log.staged_changes()
+    dead = [each for each in orphans(staged, now_ms) if not _is_written(hdfs, paths.staged(each), now_ms)]
+    for change_id in dead:
+        hdfs.delete(paths.staged(change_id))
+    incomplete = {change.change_id for change in staged if change.manifest is not None}
+    trash = [each for each in old_trash(hdfs.entries(paths.trash), now_ms) if each not in incomplete]
+    for change_id in trash:
+        hdfs.delete(paths.trashed(change_id))
+    return dead, trash
 
 
 def _is_written(hdfs: HdfsClient, path: str, now_ms: int) -> bool:
