@@ -14,6 +14,8 @@ class MemoryHdfs(HdfsClient):
     files: dict[str, bytes] = field(default_factory=dict)
     before: Callable[[str], None] = lambda _: None
     after: Callable[[str], None] = lambda _: None
+    time_ms: int = 1 << 62
+    """The NameNode's time: later than any clock of a test."""
 
     def __post_init__(self) -> None:
         self.dirs: set[str] = set()
@@ -45,6 +47,9 @@ class MemoryHdfs(HdfsClient):
         while path:
             self.dirs.add(path)
             path = path.rpartition("/")[0]
+
+    def now_ms(self, scratch: str) -> int:
+        return self.time_ms
 
     def rename(self, source: str, target: str) -> bool:
         self.before("rename")

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from fix_hdfs import HdfsProcess
+from headrace.process.clock import now_ms
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.errors import (
     HdfsError,
@@ -35,6 +36,13 @@ def test_files_are_written_read_renamed_and_deleted(hdfs: HdfsProcess) -> None:
         assert [path for path, _ in client.walk("/t")] == ["/t/a/two"]
         assert client.delete("/t")
         assert not client.delete("/t")
+
+
+def test_the_time_of_the_namenode(hdfs: HdfsProcess) -> None:
+    with hdfs.client() as client:
+        before_ms = now_ms()
+        assert before_ms <= client.now_ms("/clock/now") <= now_ms()
+        assert client.entries("/clock") == []
 
 
 def test_a_rename_onto_a_taken_name_fails_and_changes_nothing(hdfs: HdfsProcess) -> None:

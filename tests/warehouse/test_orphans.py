@@ -77,6 +77,28 @@ def test_a_retention_of_a_full_hdfs_makes_room_before_it_writes(monkeypatch: pyt
     assert table.log.state().files == {}
 
 
+def test_hours_expire_by_the_earlier_of_two_clocks(caplog: pytest.LogCaptureFixture) -> None:
+    """A host whose clock was a year ahead deleted the whole table, and emptied the trash in the same run."""
+    hdfs = MemoryHdfs(time_ms=HOUR_MS * 3 // 2)
+    table = TopicTable("t", WAREHOUSE, hdfs, clock_ms=lambda: NOW_MS)
+    load(table)
+    trashed = f"{PATHS.trashed('compact-1')}/0.parquet"
+    hdfs.write(trashed, b"x")
+    done = retain_topic(table, keep_ms=HOUR_MS)
+    assert (done.hours, done.rows, done.trash, done.orphans) == ((), 0, (), ())
+    assert trashed in hdfs.files and table.log.staged_changes() == []
+    assert "this host's clock is 98.5 h ahead of the NameNode's" in caplog.text
+    hdfs.time_ms = 2 * HOUR_MS
+    assert retain_topic(table, keep_ms=HOUR_MS).hours == (0,)
+
+
+def test_a_clock_that_is_behind_deletes_nothing_too_early() -> None:
+    hdfs = MemoryHdfs(time_ms=NOW_MS)
+    table = TopicTable("t", WAREHOUSE, hdfs, clock_ms=lambda: HOUR_MS * 3 // 2)
+    load(table)
+    assert retain_topic(table, keep_ms=HOUR_MS).hours == ()
+
+
 def load(table: TopicTable) -> None:
     """Commits a row of the hour 0."""
     change = Change(table, "load")

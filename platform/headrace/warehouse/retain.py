@@ -1,8 +1,12 @@
 """Retention: deletes hours that are too old, orphaned staging directories and old trash.
 
-Owns what is deleted, and when. Hours are removed through the commit log; their seals and dead letters stay.
+Owns what is deleted, and when: by the earlier of two clocks, this host's and the NameNode's. A single one
+that is ahead would delete the whole table. Hours are removed through the commit log; their seals and dead
+letters stay.
 """
 
+import logging
+import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -13,6 +17,10 @@ from headrace.warehouse.hdfs.client import FileStatus, HdfsClient
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
 from headrace.warehouse.manifest import DataFile, Manifest, TableState
 
+_log = logging.getLogger(__name__)
+
+APART_MS: Final = 60_000
+"""Clocks that are further apart are told of."""
 ORPHAN_AGE_MS: Final = 24 * HOUR_MS
 """A staging directory without a manifest that has not changed for so long belongs to a dead run."""
 TRASH_AGE_MS: Final = 24 * HOUR_MS
@@ -56,7 +64,7 @@ def retain_topic(table: TopicTable, *, keep_ms: int | None = None) -> RetainResu
 
     Needs no Spark. Safe to repeat.
     """
-    now_ms = table.clock_ms()
+    now_ms = _agreed_ms(table)
     # Before anything is written: on a full HDFS nothing can be, until something is deleted.
     dead, trash = _delete_leftovers(table, now_ms)
     table.log.complete_all(table.publish)
@@ -74,6 +82,22 @@ def retain_topic(table: TopicTable, *, keep_ms: int | None = None) -> RetainResu
         orphans=tuple(dead),
         trash=tuple(trash),
     )
+
+
+def _agreed_ms(table: TopicTable) -> int:
+    """Returns the earlier of the two clocks' times."""
+    own_ms = table.clock_ms()
+    if not table.hdfs.entries(table.paths.base):
+        return own_ms  # there is no table, and none is made
+    named_ms = table.hdfs.now_ms(table.paths.staged(f"clock-{uuid.uuid4().hex}"))
+    if own_ms > named_ms + APART_MS:
+        _log.warning(
+            "%s: this host's clock is %.1f h ahead of the NameNode's; hours expire by the one that is "
+            "behind: set the clock that is wrong",
+            table.topic,
+            (own_ms - named_ms) / HOUR_MS,
+        )
+    return min(own_ms, named_ms)
 
 
 def _delete_leftovers(table: TopicTable, now_ms: int) -> tuple[list[str], list[str]]:

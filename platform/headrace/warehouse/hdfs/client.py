@@ -197,6 +197,15 @@ class HdfsClient:
     def makedirs(self, path: str) -> None:
         self._call(f"make {path}", lambda: self._client.makedirs(path))
 
+    def now_ms(self, scratch: str) -> int:
+        """Returns the NameNode's time. Makes a directory `scratch`, which must not exist, and deletes it."""
+        self.makedirs(scratch)
+        made = self.status(scratch)
+        self.delete_empty(scratch)
+        if made is None:
+            raise HdfsMissingError(f"HDFS at {self.url}: {scratch}, which was just made, is gone; repeat")
+        return made.modified_ms
+
     def rename(self, source: str, target: str) -> bool:
         """Renames `source` to `target`. Returns False if `target` exists or `source` does not.
 
