@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +31,8 @@ from headrace.warehouse.seal_checks import problems_of_seals
 from headrace.warehouse.verify import verify_topic
 
 HOUR = 1_431_860_400_000
-Events = list[tuple[int, int, str | None]]
+Guid = str | bytes | int | list[bytes] | None
+Events = list[tuple[int, int, Guid]]
 """(partition, offset, guid) of each row of a file."""
 
 
@@ -191,10 +193,24 @@ def test_a_file_that_changes_after_it_was_checked_is_not_written_again(
         seal_in(table.log, {HOUR: {"counts": {"east": {"warehouse": 16}}}})
 
 
-def test_events_without_guids_are_left_alone(tmp_path: Path) -> None:
-    table = table_of(tmp_path, [(0, offset, None) for offset in range(5)])
+@pytest.mark.parametrize("nothing", [None, [b"a"]])
+def test_events_without_guids_are_left_alone(tmp_path: Path, nothing: Guid) -> None:
+    table = table_of(tmp_path, [(0, offset, nothing) for offset in range(5)])
     assert find_doubles(table, table.log.state(), HOUR).events == 0
     assert dedupe_topic_hour(table, HOUR).sequence is None
+
+
+def test_guids_that_are_no_texts_are_compared(tmp_path: Path) -> None:
+    """A schema may have them as 16 bytes. Each verification of such a table failed: its files were called
+    unreadable.
+    """
+    one, other = UUID(int=2**127 + 1).bytes, UUID(int=2**127 + 2).bytes
+    table = table_of(tmp_path, [(0, 10, one), (0, 11, other)], [(0, 12, one), (0, 13, None)])
+    assert verify_topic(table).problems == ()
+    assert find_doubles(table, table.log.state(), HOUR).extra == 1
+    assert dedupe_topic_hour(table, HOUR).removed == 1
+    numbers = table_of(tmp_path / "numbers", [(0, 10, 7), (0, 11, 8)], [(0, 12, 7)])
+    assert find_doubles(numbers, numbers.log.state(), HOUR).extra == 1
 
 
 def test_any_rows_are_there_once_by_guid_afterwards(tmp_path: Path) -> None:

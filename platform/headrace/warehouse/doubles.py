@@ -204,7 +204,7 @@ def _doubled(
 
 
 def _read(table: TopicTable, number: int, file: DataFile) -> tuple[Row, Any] | None:
-    """Returns a file's addresses and guids; None if its events have no guid in a header."""
+    """Returns a file's addresses and guids, as bytes; None if its events have no guid in a header."""
     with naming(file.path):
         parquet = pq.ParquetFile(RemoteFile(table.hdfs, file.path, file.size_bytes))
         schema = parquet.schema_arrow
@@ -216,13 +216,29 @@ def _read(table: TopicTable, number: int, file: DataFile) -> tuple[Row, Any] | N
         wanted = [f"{HEADER_COLUMN}.{GUID_FIELD}", PARTITION_COLUMN, OFFSET_COLUMN]
         rows = parquet.read(columns=wanted).combine_chunks()
         headers = rows.column(HEADER_COLUMN).combine_chunks()
-        guid = pc.struct_field(headers, GUID_FIELD).cast(pa.large_string())
+        guid = _known(pc.struct_field(headers, GUID_FIELD))
         partitions = whole_numbers(PARTITION_COLUMN, rows.column(PARTITION_COLUMN))
         offsets = whole_numbers(OFFSET_COLUMN, rows.column(OFFSET_COLUMN))
+    if guid is None:
+        return None
     count = rows.num_rows
-    if isinstance(guid, pa.ChunkedArray):
-        guid = guid.combine_chunks()
     return Row(np.full(count, number), np.arange(count), partitions, offsets, None), guid
+
+
+def _known(found: Any) -> pa.Array | None:
+    """Returns guids as bytes, null where there is none; None if values of their type are none."""
+    guids = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+    if pa.types.is_nested(guids.type):
+        return None
+    if not _is_bytes(guids.type):
+        guids = guids.cast(pa.string())
+    return guids.cast(pa.large_binary())
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    is_binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    return bool(is_text or is_binary or pa.types.is_fixed_size_binary(kind))
 
 
 def _read_if_sound(table: TopicTable, number: int, file: DataFile) -> tuple[Row, Any] | None:
