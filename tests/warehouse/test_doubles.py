@@ -193,8 +193,11 @@ def test_a_file_that_changes_after_it_was_checked_is_not_written_again(
         seal_in(table.log, {HOUR: {"counts": {"east": {"warehouse": 16}}}})
 
 
-@pytest.mark.parametrize("nothing", [None, [b"a"]])
+@pytest.mark.parametrize("nothing", [None, "", str(UUID(int=0)), b"", bytes(16), [b"a"]])
 def test_events_without_guids_are_left_alone(tmp_path: Path, nothing: Guid) -> None:
+    """Clients fill a field that they know nothing of with their language's empty value: a dedupe would have
+    removed all events of the hour but one.
+    """
     table = table_of(tmp_path, [(0, offset, nothing) for offset in range(5)])
     assert find_doubles(table, table.log.state(), HOUR).events == 0
     assert dedupe_topic_hour(table, HOUR).sequence is None

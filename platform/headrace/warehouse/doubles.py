@@ -9,6 +9,7 @@ offset stays. Needs no Spark.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,8 @@ GUID_FIELD: Final = "guid"
 ROWS_MAX: Final = 20_000_000
 """Of one hour: their guids are held in memory, some 80 bytes each. A larger hour is not compared."""
 DEDUPED_NAME: Final = "deduped"
+NO_GUIDS: Final = pa.array([b"", bytes(16), str(UUID(int=0)).encode()], pa.large_binary())
+"""What clients write that have no guid: their languages' empty values. It tells no event from another."""
 
 
 class Row(NamedTuple):
@@ -232,7 +235,8 @@ def _known(found: Any) -> pa.Array | None:
         return None
     if not _is_bytes(guids.type):
         guids = guids.cast(pa.string())
-    return guids.cast(pa.large_binary())
+    guids = guids.cast(pa.large_binary())
+    return pc.if_else(pc.is_in(guids, NO_GUIDS), None, guids)
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
