@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from headrace.coordination.errors import ZooKeeperUnavailableError
 from headrace.registry.client import RegisteredSchema, SchemaConflictError
 from headrace.registry.errors import (
     SCHEMA_NOT_FOUND,
@@ -15,6 +16,7 @@ from headrace.registry.errors import (
 from headrace.warehouse import by_datacenter, schemas, tables
 from headrace.warehouse.by_datacenter import Share, for_each_source
 from headrace.warehouse.decode import ADDRESS_COLUMNS
+from headrace.warehouse.errors import known_error
 from headrace.warehouse.evolution import columns
 from headrace.warehouse.manifest import (
     FileSchema,
@@ -180,3 +182,15 @@ def test_work_is_done_once_where_registries_agree(two_meanings: WarehouseOptions
     agreeing = replace(two_meanings, registry_url="east=http://east,north=http://north")
     [(name, numbers, _, reader)] = for_each_source(agreeing, "t", "s", list, work_of)
     assert (name, numbers, reader) == (None, [0, 1, 2, 3], None)
+
+
+def test_a_zookeeper_that_is_down_is_named_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load under Airflow ended with a traceback."""
+    monkeypatch.setattr(schemas, "SchemaRegistryClient", FakeRegistry)
+    monkeypatch.setattr(by_datacenter, "CONNECT_TIMEOUT_S", 0.5)
+    monkeypatch.setitem(KNOWN, "http://three", {"s": [(1, 11, V1.replace('"E"', '"F"'))]})
+    nobody = WarehouseOptions("", "", "", "east=http://one,west=http://three", zookeeper="127.0.0.1:1")
+    with pytest.raises(ZooKeeperUnavailableError) as caught:
+        for_each_source(nobody, "t", "s", list, work_of)
+    line = known_error(caught.value, "load t")
+    assert line == "load t: no ZooKeeper answered at 127.0.0.1:1 within 0.5 s; is it running there?"

@@ -7,6 +7,7 @@ import re
 from typing import Final
 
 from headrace.audit.store.store import StoreError
+from headrace.coordination.errors import CoordinationError
 from headrace.registry.errors import RegistryError, RegistryUnavailableError
 from headrace.warehouse.commitlog import CommitConflictError
 from headrace.warehouse.counting import NotParquetError
@@ -51,6 +52,8 @@ def known_error(error: Exception, what: str) -> str | None:
     """Returns the line for an expected error, or None for any other. `what` names the work that failed."""
     if isinstance(error, KNOWN):
         return _line(str(error))
+    if isinstance(error, CoordinationError):
+        return _line(f"{what}: {error}")
     if isinstance(error, StoreError):
         return _line(f"{what}: {error}; check the URL, and that the auditor runs which folds it")
     if type(error).__module__.startswith("headrace.audit.topic"):
