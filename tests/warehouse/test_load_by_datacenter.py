@@ -121,3 +121,30 @@ def test_each_record_is_read_by_its_source_datacenters_registry(
     rows = topic.table().select("_partition", "paid").collect()
     assert sorted(row.paid for row in rows if row[0] == 0) == list(range(1, COUNT + 1))
     assert {row.paid for row in rows if row[0] == 1} == {0}, "what west owed is nothing that was paid"
+
+
+def test_a_silent_registry_is_not_passed_over_where_it_means_another_schema(
+    world: World, zookeeper_server: ZooKeeperServer, start_registry: StartRegistry
+) -> None:
+    """With west's registry down nobody contradicted east's: what west owed was loaded as paid."""
+    topic = world.topic("amounts", partitions=2)
+    east, west, analysis = (room_on(zookeeper_server) for _ in range(3))
+    running = {name: start_registry(hosts=room.hosts) for name, room in (("east", east), ("west", west))}
+    for name, schema in (("east", PAID), ("west", OWED)):
+        with SchemaRegistryClient(running[name].url) as registry:
+            schema_id = registry.register(f"{topic.name}-value", schema)
+    two_sources(world, topic, analysis)
+    registries = ",".join(f"{name}={each.url}" for name, each in running.items())
+    addresses = {**world.addresses, "registry_url": registries, "audit": False, "zookeeper": analysis.hosts}
+    send(topic, schema_id, range(1, COUNT + 1))
+    [result] = load(world.spark, [topic.name], **addresses)
+    assert (result.rows, result.dead_lettered) == (2 * COUNT, 0)
+    running["west"].stop()
+    send(topic, schema_id, range(1, COUNT + 1))
+    with pytest.raises(SchemasError, match="Registries mean different schemas by an id of this table"):
+        load(world.spark, [topic.name], **addresses)
+    start_registry(running["west"].url.removeprefix("http://"), hosts=west.hosts)
+    [result] = load(world.spark, [topic.name], **addresses)
+    assert (result.rows, result.dead_lettered) == (2 * COUNT, 0)
+    rows = topic.table().select("_partition", "paid").collect()
+    assert {row.paid for row in rows if row[0] == 1} == {0}, "what west owed is nothing that was paid"

@@ -12,6 +12,8 @@ from typing import Final, TypeVar
 from headrace.coordination.mirrors import MirrorMap
 from headrace.coordination.session import ZooKeeperSession
 from headrace.registry.client import SchemaConflictError
+from headrace.registry.errors import RegistryUnavailableError
+from headrace.warehouse.manifest import TableState
 from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.schemas import (
     Registries,
@@ -55,22 +57,41 @@ class Share:
         return schemas if self.reader is None else with_reader(schemas, self.reader)
 
 
+def is_contradicted(state: TableState) -> bool:
+    """Whether registries have meant different schemas by an id of this table."""
+    return state.schema_datacenter is not None or any(
+        file.schema_datacenter is not None for file in state.files.values()
+    )
+
+
 def for_each_source(
     warehouse: WarehouseOptions,
     topic: str,
     subject: str,
     partitions: Callable[[], Iterable[int]],
     work: Callable[[Share], _T],
+    *,
+    contradicted: bool = False,
 ) -> list[_T]:
     """Does the work for all partitions at once; if it meets a `SchemaConflictError`, for each datacenter.
 
-    Raises `SchemasError` if the sources of the partitions are not known.
+    `contradicted`: registries are known to mean different schemas by an id (`is_contradicted`), so that one
+    which does not answer may be the one that says so. Raises `SchemasError` then, and if the sources of the
+    partitions are not known.
     """
-    with Registries(warehouse.registry_url) as registries:
+    with Registries(warehouse.registry_url, needs_all=contradicted) as registries:
         try:
             return [work(Share(registries))]
         except SchemaConflictError as conflict:
             sources = _sources(warehouse, topic, conflict)
+        except RegistryUnavailableError as error:
+            if not contradicted:
+                raise
+            raise SchemasError(
+                f"{error}. Registries mean different schemas by an id of this table, and without that one "
+                "nobody knows which is meant: start it, or leave it out of the registries if none of the "
+                "records is of its schemas"
+            ) from error
         groups: dict[str, set[int]] = {}
         for partition in partitions():
             name = sources[partition] if partition < len(sources) else warehouse.datacenter

@@ -99,11 +99,13 @@ def subject_of(topic: str) -> str:
 class Registries:
     """Several schema registries, each of which may have versions that the others lack.
 
-    Skips a registry that does not answer as long as another one has the schema; see `check_all_answered`.
+    Skips a registry that does not answer as long as another one has the schema, unless `needs_all`; see
+    `check_all_answered`.
     """
 
-    def __init__(self, urls: str, *, retry_rounds: int = 3) -> None:
+    def __init__(self, urls: str, *, retry_rounds: int = 3, needs_all: bool = False) -> None:
         self._named = parse_urls(urls)
+        self._needs_all = needs_all
         self._clients = [SchemaRegistryClient(each.url, retry_rounds=retry_rounds) for each in self._named]
         self._unavailable: RegistryUnavailableError | None = None
 
@@ -163,7 +165,7 @@ class Registries:
                 unavailable.append(error)
         if unavailable:
             self._unavailable = unavailable[0]
-            if not found:
+            if self._needs_all or not found:
                 raise unavailable[0]
         return found
 
