@@ -260,6 +260,27 @@ def test_a_registry_that_does_not_answer_makes_no_value_null(
         decode(b"\0\0\0\0\7", 5)
 
 
+def test_a_registry_that_does_not_answer_beside_another_makes_no_value_null(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that does not know the schema has answered: that says nothing of the others."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "west":
+            raise httpx.ConnectError("connection refused", request=request)
+        return httpx.Response(404, json={"error_code": 40403, "message": "Schema 1 not found"})
+
+    monkeypatch.setattr(
+        avro,
+        "SchemaRegistryClient",
+        partial(SchemaRegistryClient, transport=httpx.MockTransport(answer), retry_rounds=1),
+    )
+    options = SourceOptions(("x:1",), registry_url="http://east,http://west", fail_fast=False)
+    with pytest.raises(SourceError, match=r"no schema 1 for a value: .*west"):
+        avro.decoder(options, EMPTY_RECORD)(b"\0\0\0\0\1", 7)
+    assert avro.decoder(replace(options, registry_url="http://east"), EMPTY_RECORD)(b"\0\0\0\0\1", 7) is None
+
+
 def test_an_unknown_schema_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 

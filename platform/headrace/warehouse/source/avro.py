@@ -4,6 +4,7 @@ Owns the Spark types of an Avro schema, which are those of Spark's own Avro read
 value by fastavro. For notebooks; a load decodes by a compiled `program`, which is forty times as fast.
 """
 
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Any, Final
@@ -30,7 +31,7 @@ from pyspark.sql.types import (
 )
 
 from headrace.registry.client import SchemaRegistryClient
-from headrace.registry.errors import RegistryError, RegistryUnavailableError
+from headrace.registry.errors import SCHEMA_NOT_FOUND, RegistryError, RegistryUnavailableError
 from headrace.registry.value_reading import ValueReader
 from headrace.warehouse.source.errors import SourceError
 from headrace.warehouse.source.options import SourceOptions
@@ -128,7 +129,7 @@ def decoder(options: SourceOptions, reader: str) -> Decode:
     def writer_of(schema_id: int) -> ValueReader:
         if schema_id not in writers:
             try:
-                text = json.loads(registry.get_by_id(schema_id))
+                text = json.loads(_looked_up(registry, schema_id))
                 writers[schema_id] = ValueReader(_without_other_logical_types(text), reader_parsed)
             except RegistryUnavailableError as error:
                 # Nobody knows whether the value can be decoded: it is not read as null.
@@ -163,6 +164,21 @@ def decoder(options: SourceOptions, reader: str) -> Decode:
         return record
 
     return decode
+
+
+def _looked_up(registry: SchemaRegistryClient, schema_id: int) -> str:
+    """Returns the schema's text. Raises `RegistryUnavailableError` if none of several registries has it and
+    one of them does not answer: that one may know it.
+    """
+    try:
+        return registry.get_by_id(schema_id)
+    except RegistryError as error:
+        if error.error_code != SCHEMA_NOT_FOUND or len(registry.urls) == 1:
+            raise
+        for url in list(registry.urls):
+            with SchemaRegistryClient(url) as alone, contextlib.suppress(RegistryError):
+                return alone.get_by_id(schema_id)
+        raise
 
 
 def _union_type(branches: list[Any], named: dict[str, Any]) -> DataType:
