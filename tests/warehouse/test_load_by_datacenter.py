@@ -12,6 +12,7 @@ from fix_warehouse import BASE_TIME_MS, TestTopic, World
 from fix_zookeeper import ZooKeeperRoom, ZooKeeperServer, room_on
 from headrace.coordination.mirrors import MirrorMap
 from headrace.registry.client import SchemaRegistryClient
+from headrace.registry.errors import RegistryUnavailableError
 from headrace.warehouse import load
 from headrace.warehouse.api import compact_topics, load_topics, replay_topics
 from headrace.warehouse.decode import ADDRESS_COLUMNS
@@ -148,3 +149,30 @@ def test_a_silent_registry_is_not_passed_over_where_it_means_another_schema(
     assert (result.rows, result.dead_lettered) == (2 * COUNT, 0)
     rows = topic.table().select("_partition", "paid").collect()
     assert {row.paid for row in rows if row[0] == 1} == {0}, "what west owed is nothing that was paid"
+
+
+def test_a_newer_version_is_not_read_as_a_strangers_schema_while_its_registry_is_silent(
+    world: World, zookeeper_server: ZooKeeperServer, start_registry: StartRegistry
+) -> None:
+    """Another subject had the same schema elsewhere: the load stored its events without the new field."""
+    topic = world.topic("amounts", partitions=1)
+    east = room_on(zookeeper_server)
+    running = start_registry(hosts=east.hosts)
+    first, subject = amount("paid", "first"), f"{topic.name}-value"
+    newer = {**first, "fields": [*first["fields"], {"name": "tip", "type": "long", "default": 0}]}
+    with SchemaRegistryClient(running.url) as registry, SchemaRegistryClient(world.registry_url) as here:
+        for client in (registry, here):
+            client.register(subject, first)
+        schema_id = registry.register(subject, newer)
+        assert here.register(f"elsewhere-{topic.name}", newer) == schema_id
+    topic.send([(framed(schema_id, newer, {"paid": 5, "tip": 1}), BASE_TIME_MS)])
+    urls = f"{world.registry_url},{running.url}"
+    running.stop()
+    with pytest.raises(RegistryUnavailableError, match=running.url):
+        load(world.spark, [topic.name], **{**world.addresses, "registry_url": urls, "audit": False})
+    start_registry(running.url.removeprefix("http://"), hosts=east.hosts)
+    [result] = load(world.spark, [topic.name], **{**world.addresses, "registry_url": urls, "audit": False})
+    assert (result.rows, result.dead_lettered) == (1, 0)
+    warehouse = WarehouseOptions(**{**world.addresses, "registry_url": urls})
+    [row] = read(world.spark, topic.name, warehouse=warehouse).collect()
+    assert (row.paid, row.tip) == (5, 1)

@@ -149,9 +149,10 @@ def _stage(
         undecoded_ids = [schema_id for schema_id in dead_ids if schema_id not in known_ids]
         with_found_writers = with_writers(schemas, undecoded_ids, registries) if undecoded_ids else schemas
         with_found_writers.refuse(undecoded_ids)
+        if undecoded_ids:
+            # One that is silent may have such an id as a newer version, with more fields than the reader.
+            registries.check_all_answered()
         if len(with_found_writers.writers) == len(schemas.writers):
-            if undecoded_ids:
-                registries.check_all_answered()
             dead = stage_dead(spark, table, staged, with_found_writers, directory)
             return StagedLoad(staged, dead, schemas.reader, load.contents)
         # Some records have another subject's schema, which a registry knows by id: stage again with it.
