@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -175,6 +176,7 @@ def test_an_int_has_32_bits_wherever_it_stands(kind: Any, wrap: Callable[[int], 
 MOMENT = {"type": "long", "logicalType": "timestamp-millis"}
 INNER = {"type": "record", "name": "I", "fields": [{"name": "i", "type": "int"}]}
 DAY = {"type": "int", "logicalType": "date"}
+STRINGS = {"type": "array", "items": "string"}
 
 
 @pytest.mark.parametrize(
@@ -188,10 +190,12 @@ DAY = {"type": "int", "logicalType": "date"}
         ({"type": "map", "values": "long"}, {"a": 1.5}),
         (["null", "int"], ("int", 2**40)),
         (["null", INNER], ("I", {"i": 1.5})),
+        (STRINGS, "abc"), (STRINGS, {"a": "b"}), ({"type": "array", "items": "int"}, b"abc"),
+        ({"type": "map", "values": STRINGS}, {"k": "abc"}), ({"type": "array", "items": STRINGS}, ["abc"]),
     ],
 )  # fmt: skip
 def test_a_value_that_would_be_written_as_another_one_is_refused(kind: Any, value: Any) -> None:
-    """fastavro wrote 5 for 5.7, true for "no", infinity for 1e39, and nobody noticed."""
+    """fastavro wrote 5 for 5.7, true for "no", infinity for 1e39, ["a", "b", "c"] for "abc", and nobody noticed."""
     schema = {"type": "record", "name": "R", "fields": [{"name": "w", "type": kind}]}
     with pytest.raises(SerializationError, match=r"field [RI]\.[wi] is .*expected "):
         AvroSerializer(client_of(down), schema).encode({"w": value})
@@ -208,6 +212,7 @@ def test_a_value_that_would_be_written_as_another_one_is_refused(kind: Any, valu
         (DAY, [date(2015, 5, 17), 16_572]),
         (MOMENT, [datetime(2015, 5, 17, tzinfo=UTC), 1_431_820_800_000]),
         ("null", [None]),
+        (STRINGS, [["a"], ("a", "b"), [], deque(["a"])]),
     ],
 )
 def test_values_that_are_written_as_they_are_given_are_taken(kind: Any, values: list[Any]) -> None:

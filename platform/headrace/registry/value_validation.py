@@ -17,6 +17,8 @@ FLOAT_END: Final = (2 - 2**-24) * 2.0**127
 """From here on a number is written as infinity in a `float`, which has 32 bits."""
 _TIMES: Final = frozenset((datetime, date, time))
 """What values of logical types are, and no numbers."""
+_NO_ARRAYS: Final = (str, bytes, bytearray, memoryview, Mapping)
+"""Of these fastavro writes each letter, byte or key as an item."""
 VALUE_SHOWN_MAX: Final = 80
 """Characters of a value that an error message shows."""
 
@@ -68,8 +70,8 @@ def _half_pair(value: Any, path: str) -> str | None:
 def value_guard(schema: Any) -> Guard | None:
     """Returns a check that a record is written as it was given; None if the schema has nothing to check.
 
-    fastavro writes 5 for 5.7, true for "no", and any Python integer as an int, except in a union, where the
-    value decides the branch. Nobody would notice that the event is another one; and of an int of more than 32
+    fastavro writes 5 for 5.7, true for "no", ["n", "o"] for it in an array, and any Python integer as an int,
+    except in a union, where the value decides the branch. Nobody would notice that the event is another one; and of an int of more than 32
     bits other readers (Java's, Spark's) reject the record, or read a wrong value. The check expects a record
     that fastavro has written, and raises `SerializationError`.
     """
@@ -93,9 +95,11 @@ def _guard(
         return _single_guard(path, kind, _CHANGES[kind])
     if kind == "record":
         return _record_guard(schema, named, open_records)
-    if kind in ("array", "map"):
-        inner = _guard(schema["items" if kind == "array" else "values"], path, named, open_records)
-        return None if inner is None else _items_guard(inner)
+    if kind == "array":
+        return _array_guard(path, _guard(schema["items"], path, named, open_records))
+    if kind == "map":
+        inner = _guard(schema["values"], path, named, open_records)
+        return None if inner is None else _values_guard(inner)
     return None
 
 
@@ -153,14 +157,22 @@ def _union_guard(
     return guard_pair if guards else None
 
 
-def _items_guard(inner: Guard) -> Guard:
+def _array_guard(path: str, inner: Guard | None) -> Guard:
+    def guard(value: Any) -> None:
+        if isinstance(value, _NO_ARRAYS):
+            raise SerializationError(_problem(path, value, ["array, such as a list"]))
+        if inner is not None and isinstance(value, list | tuple):
+            for item in value:
+                inner(item)
+
+    return guard
+
+
+def _values_guard(inner: Guard) -> Guard:
     def guard(value: Any) -> None:
         if isinstance(value, Mapping):
-            value = value.values()
-        elif not isinstance(value, list | tuple):
-            return
-        for item in value:
-            inner(item)
+            for each in value.values():
+                inner(each)
 
     return guard
 
