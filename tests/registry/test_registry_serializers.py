@@ -192,10 +192,13 @@ STRINGS = {"type": "array", "items": "string"}
         (["null", INNER], ("I", {"i": 1.5})),
         (STRINGS, "abc"), (STRINGS, {"a": "b"}), ({"type": "array", "items": "int"}, b"abc"),
         ({"type": "map", "values": STRINGS}, {"k": "abc"}), ({"type": "array", "items": STRINGS}, ["abc"]),
+        (["null", "double", "long"], 2**53 + 1), (["float", "int"], 2**24 + 1),
+        (["int", "double", "long"], 2**62 + 1),
+        ([DAY, MOMENT], datetime(2015, 5, 17, 12, tzinfo=UTC)), (DAY, datetime(2015, 5, 17, 12, tzinfo=UTC)),
     ],
 )  # fmt: skip
 def test_a_value_that_would_be_written_as_another_one_is_refused(kind: Any, value: Any) -> None:
-    """fastavro wrote 5 for 5.7, true for "no", infinity for 1e39, ["a", "b", "c"] for "abc", and nobody noticed."""
+    """fastavro wrote 5 for 5.7, true for "no", infinity for 1e39, ["a", "b"] for "ab"; nobody noticed."""
     schema = {"type": "record", "name": "R", "fields": [{"name": "w", "type": kind}]}
     with pytest.raises(SerializationError, match=r"field [RI]\.[wi] is .*expected "):
         AvroSerializer(client_of(down), schema).encode({"w": value})
@@ -212,6 +215,11 @@ def test_a_value_that_would_be_written_as_another_one_is_refused(kind: Any, valu
         (DAY, [date(2015, 5, 17), 16_572]),
         (MOMENT, [datetime(2015, 5, 17, tzinfo=UTC), 1_431_820_800_000]),
         ("null", [None]),
+        (["null", "double", "long"], [2**53, 0.1, ("long", 2**53 + 1)]),
+        (["float", "int", "double"], [2**24 + 1, ("int", 2**24 + 1)]),
+        (["double", "string"], [2**53 + 1]),
+        ([MOMENT, DAY], [datetime(2015, 5, 17, 12, tzinfo=UTC), date(2015, 5, 17)]),
+        (DAY, [datetime(2015, 5, 17)]),
         (STRINGS, [["a"], ("a", "b"), [], deque(["a"])]),
     ],
 )

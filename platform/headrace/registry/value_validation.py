@@ -4,6 +4,7 @@ Adds to fastavro's writer what it lacks: a check of ranges, and messages that na
 """
 
 import math
+import struct
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time
 from numbers import Number
@@ -21,6 +22,8 @@ _NO_ARRAYS: Final = (str, bytes, bytearray, memoryview, Mapping)
 """Of these fastavro writes each letter, byte or key as an item."""
 VALUE_SHOWN_MAX: Final = 80
 """Characters of a value that an error message shows."""
+
+_NUMBERS: Final = frozenset(("int", "long", "float", "double"))
 
 Guard = Callable[[Any], None]
 
@@ -71,9 +74,9 @@ def value_guard(schema: Any) -> Guard | None:
     """Returns a check that a record is written as it was given; None if the schema has nothing to check.
 
     fastavro writes 5 for 5.7, true for "no", ["n", "o"] for it in an array, and any Python integer as an int,
-    except in a union, where the value decides the branch. Nobody would notice that the event is another one; and of an int of more than 32
-    bits other readers (Java's, Spark's) reject the record, or read a wrong value. The check expects a record
-    that fastavro has written, and raises `SerializationError`.
+    except in a union, where the value decides the branch. Nobody would notice that the event is another one;
+    and of an int of more than 32 bits other readers (Java's, Spark's) reject the record, or read a wrong
+    value. The check expects a record that fastavro has written, and raises `SerializationError`.
     """
     named = schema.get("__named_schemas", {}) if isinstance(schema, dict) else {}
     return _guard(schema, "", named, {})
@@ -90,7 +93,8 @@ def _guard(
     if not isinstance(kind, str):
         return None
     if kind in ("int", "long"):
-        return _integer_guard(path, kind)
+        is_day = kind == "int" and _type_name(schema) == "date"
+        return _integer_guard(path, kind, is_day=is_day)
     if kind in _CHANGES:
         return _single_guard(path, kind, _CHANGES[kind])
     if kind == "record":
@@ -103,7 +107,7 @@ def _guard(
     return None
 
 
-def _integer_guard(path: str, kind: str) -> Guard:
+def _integer_guard(path: str, kind: str, *, is_day: bool) -> Guard:
     low, high = (INT_MIN, INT_MAX) if kind == "int" else (-math.inf, math.inf)
 
     def guard(value: Any) -> None:
@@ -115,6 +119,8 @@ def _integer_guard(path: str, kind: str) -> Guard:
             if value != int(value):  # type: ignore[call-overload]
                 raise SerializationError(_problem(path, value, [kind]))
             guard(int(value))  # type: ignore[call-overload]
+        elif is_day and isinstance(value, datetime) and value.time() != time.min:
+            raise SerializationError(_problem(path, value, ["date, without a time of the day"]))
 
     return guard
 
@@ -143,18 +149,55 @@ _CHANGES: Final[dict[str, Callable[[Any], bool]]] = {
 def _union_guard(
     branches: list[Any], path: str, named: Mapping[str, Any], open_records: dict[str, list[Guard]]
 ) -> Guard | None:
-    """Of a value with the name of its branch, a pair: fastavro checks those without one itself."""
+    """Of a value with the name of its branch, a pair; of others, whether fastavro chooses well: the rest of
+    those it checks itself.
+    """
     guards: dict[str, Guard] = {}
     for branch in branches:
         guard = None if branch == "null" else _guard(branch, path, named, open_records)
         if guard is not None:
             guards[str(branch.get("name", branch["type"]) if isinstance(branch, dict) else branch)] = guard
 
-    def guard_pair(value: Any) -> None:
-        if type(value) is tuple and (inner := guards.get(value[0])) is not None:
-            inner(value[1])
+    choice = _choice_guard(branches, path)
 
-    return guard_pair if guards else None
+    def guard_value(value: Any) -> None:
+        if type(value) is tuple:
+            if (inner := guards.get(value[0])) is not None:
+                inner(value[1])
+        elif choice is not None:
+            choice(value)
+
+    return guard_value if guards or choice is not None else None
+
+
+def _choice_guard(branches: list[Any], path: str) -> Guard | None:
+    """Of a value without the name of its branch: fastavro takes the first one that fits, also if it loses the
+    time of a day, or digits, and a later one would not.
+    """
+    names = [_type_name(branch) for branch in branches]
+    moments = [name for name in names if name.startswith("timestamp-")]
+    is_day_first = bool(moments) and "date" in names[: names.index(moments[0])]
+    numbers = [name for name in names if name in _NUMBERS]
+    if not is_day_first and not ({"float", "double"} & {*numbers} and {"int", "long"} & {*numbers}):
+        return None
+
+    def guard(value: Any) -> None:
+        if is_day_first and isinstance(value, datetime):
+            raise SerializationError(_problem(path, value, [f'{moments[0]}, as ("long", value)']))
+        if type(value) is int and (exact := _exact_branch(numbers, value)):
+            raise SerializationError(_problem(path, value, [f'{exact}, as ("{exact}", value)']))
+
+    return guard
+
+
+def _exact_branch(numbers: list[str], value: int) -> str | None:
+    """Returns the branch that holds an integer, if fastavro takes an earlier one that does not."""
+    fitting = [name for name in numbers if name != "int" or INT_MIN <= value <= INT_MAX]
+    exact = next((name for name in fitting if name in ("int", "long")), None)
+    if exact is None or fitting[0] == exact:
+        return None
+    written = float(value) if "double" in fitting else struct.unpack("f", struct.pack("f", value))[0]
+    return exact if written != value else None
 
 
 def _array_guard(path: str, inner: Guard | None) -> Guard:
