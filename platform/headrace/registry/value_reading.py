@@ -7,6 +7,7 @@ than any has; and schemas are refused by which a value of a few bytes could have
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import fastavro.schema
 from fastavro.io.binary_decoder import BinaryDecoder
 
 from headrace.registry.default_values import with_default_values
+from headrace.registry.resolving import resolved
 
 FREE_PARTS_MAX: Final = 1_000
 """Of a value, between two of its bytes: a record of records of records … can hold 2**40 nulls in no bytes."""
@@ -40,7 +42,10 @@ class ValueReader:
         self.schema = fastavro.schema.parse_schema(json.loads(writer) if isinstance(writer, str) else writer)
         if problem := endless(self.schema):
             raise EndlessSchemaError(f"it has {problem}")
-        self._reader = None if reader is None else with_default_values(reader)
+        self._pair = self.schema, None if reader is None else with_default_values(reader)
+        if reader is not None and reader != self.schema:
+            with contextlib.suppress(RecursionError):  # of a schema that nobody means: fastavro may read it
+                self._pair = resolved(*self._pair)
         self._read: Callable[..., Any] = fastavro.schemaless_reader
         if refers_to_itself(self.schema):
             self._read = _read_in_python
@@ -51,7 +56,7 @@ class ValueReader:
         `unicode_errors`: what becomes of strings that are not UTF-8, as of `bytes.decode`.
         """
         buffer = io.BytesIO(payload)
-        value = self._read(buffer, self.schema, self._reader, handle_unicode_errors=unicode_errors)
+        value = self._read(buffer, *self._pair, handle_unicode_errors=unicode_errors)
         return value, len(payload) - buffer.tell()
 
 

@@ -26,7 +26,12 @@ _LOG4J: Final = Path(__file__).parent / "log4j2.properties"
 _WORKER_PYTHON: Final = Path(__file__).parent / "worker-python"
 _SHIPPED: Final = (
     *("wire/**/*.py", "warehouse/**/*.py", "process/*.py"),
-    *("registry/__init__.py", "registry/default_values.py", "registry/value_reading.py"),
+    *(
+        "registry/__init__.py",
+        "registry/default_values.py",
+        "registry/resolving.py",
+        "registry/value_reading.py",
+    ),
 )
 """Of the package: what the sources, the tasks of a load and the reasons of dead letters import."""
 _ITEMS_MAX: Final = 1 << 24
