@@ -10,6 +10,7 @@ import fastavro
 import fastavro.schema
 
 from headrace.registry.client import SchemaRegistryClient
+from headrace.registry.default_values import with_default_values
 from headrace.registry.framing import FramingError, prefix, split
 from headrace.registry.json_values import JsonForm
 from headrace.registry.schemas import record_name
@@ -62,7 +63,7 @@ class AvroSerializer:
         self._client = client
         self._strategy = strategy
         self._register = register
-        self._parsed = fastavro.schema.parse_schema(json.loads(self.schema_text))
+        self._parsed = with_default_values(fastavro.schema.parse_schema(json.loads(self.schema_text)))
         self._guard = value_guard(self._parsed)
         self._prefixes: dict[str, bytes] = {}
         self._lock = threading.Lock()
