@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
@@ -254,6 +255,21 @@ def test_defaults_of_every_type_may_be_left_out(kind: Any, default: Any, payload
     """Bytes stand as text in a schema; that was taken for the value, and the event refused."""
     schema = {"type": "record", "name": "R", "fields": [{"name": "f", "type": kind, "default": default}]}
     assert AvroSerializer(client_of(down), schema).encode({}) == payload
+
+
+def test_an_id_that_no_reader_takes_is_refused() -> None:
+    """Whoever read it by Avro's libraries got an error in place of the event."""
+    schema = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "f", "type": ["null", {"type": "string", "logicalType": "uuid"}]}],
+    }
+    serializer = AvroSerializer(client_of(down), schema)
+    for value in ("visitor 7", ("string", "visitor 7")):
+        with pytest.raises(SerializationError, match=r"R\.f is .*visitor 7.*expected .*uuid"):
+            serializer.encode({"f": value})
+    number = UUID(int=7)
+    assert serializer.encode({"f": number}) == serializer.encode({"f": str(number)})
 
 
 def test_a_payload_that_does_not_fit_its_schema() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import date, datetime, time
 from numbers import Number
 from typing import Any, Final
+from uuid import UUID
 
 import fastavro.validation
 
@@ -95,6 +96,8 @@ def _guard(
     if kind in ("int", "long"):
         is_day = kind == "int" and _type_name(schema) == "date"
         return _integer_guard(path, kind, is_day=is_day)
+    if kind == "string" and _type_name(schema) == "uuid":
+        return _single_guard(path, "uuid", _is_no_uuid)
     if kind in _CHANGES:
         return _single_guard(path, kind, _CHANGES[kind])
     if kind == "record":
@@ -137,6 +140,14 @@ def _is_text_or_too_large(value: Any) -> bool:
     return isinstance(value, str | bytes) or FLOAT_END <= abs(value) < math.inf
 
 
+def _is_no_uuid(value: Any) -> bool:
+    """fastavro writes any text, and reads none but this."""
+    try:
+        return isinstance(value, str) and not UUID(value)
+    except ValueError:
+        return True
+
+
 _CHANGES: Final[dict[str, Callable[[Any], bool]]] = {
     "null": lambda value: value is not None,
     "boolean": lambda value: type(value) is not bool and value not in (0, 1),
@@ -159,11 +170,15 @@ def _union_guard(
             guards[str(branch.get("name", branch["type"]) if isinstance(branch, dict) else branch)] = guard
 
     choice = _choice_guard(branches, path)
+    kinds = [branch.get("type") if isinstance(branch, dict) else branch for branch in branches]
+    text = None if "enum" in kinds or any(each in named for each in kinds) else guards.get("string")
 
     def guard_value(value: Any) -> None:
         if type(value) is tuple:
             if (inner := guards.get(value[0])) is not None:
                 inner(value[1])
+        elif text is not None and type(value) is str:
+            text(value)
         elif choice is not None:
             choice(value)
 
