@@ -14,6 +14,7 @@ from headrace.client.cluster import PartitionInfo, TopicInfo
 from headrace.mirror import service
 from headrace.mirror.discovery import NotAMirrorError, TargetTopics, wanted
 from headrace.mirror.service import MirrorService, MirrorSettings
+from headrace.wire.errors import ErrorCode
 
 NOBODY = "127.0.0.1:1"
 
@@ -111,3 +112,27 @@ def test_a_topic_that_is_gone_from_the_source_is_forgotten_after_a_while(
         assert lane.network._topics <= {"orders"}
     found("orders", "job-3")
     assert len(mirror.status()["partitions"]) == 2
+
+
+def test_partitions_that_a_topic_has_no_more_are_forgotten_after_a_while(
+    mirror: MirrorService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic was made again with fewer partitions: the others had "no leader" for ever."""
+    now_s = 1_000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+
+    def found(count: int, error: ErrorCode = ErrorCode.NONE) -> list[int]:
+        info = TopicInfo("t", {number: PartitionInfo(number, 1) for number in range(count)}, error)
+        side = cast(Any, SimpleNamespace(admin=SimpleNamespace(topics=lambda: {"t": info})))
+        mirror._discover(side, side, cast(TargetTopics, Takers()))
+        return [each["partition"] for each in mirror.status()["partitions"]]
+
+    assert found(3) == [0, 1, 2]
+    assert found(1) == [0, 1, 2]
+    now_s += service.ABSENT_MAX_S
+    assert found(0, ErrorCode.LEADER_NOT_AVAILABLE) == [0, 1, 2], "it does not say which it has"
+    found(1)
+    now_s += service.ABSENT_MAX_S
+    assert found(1) == [0]
+    assert [copy.partition for lane in mirror._pipeline._lanes for copy in lane.copies] == [0]
+    assert found(2) == [0, 1]

@@ -11,7 +11,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -19,6 +19,7 @@ from uuid import UUID
 from headrace.audit.topic.logs_read import named_id
 from headrace.audit.topic.publish import AuditPublisher, AuditPublishError
 from headrace.audit.topic.records import ANALYSIS_AUDIT_TOPIC, ANALYSIS_TIER, GapRecord
+from headrace.client.cluster import TopicInfo
 from headrace.client.errors import ClientError
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.mirrors import MirrorMap
@@ -35,13 +36,14 @@ from headrace.mirror.locating import (
 from headrace.mirror.pipeline import Pipeline
 from headrace.mirror.side import MirrorSide
 from headrace.replication.pull import ReplicationError, SourceBehindError
+from headrace.wire.errors import ErrorCode
 from headrace.wire.primitives import NO_UUID
 
 logger = logging.getLogger(__name__)
 
 DISCOVER_S: Final = 2.0
 ABSENT_MAX_S: Final = 60.0
-"""How long a topic may be absent from the source's list before its copies are forgotten."""
+"""How long a partition may be absent from the source's list before its copy is forgotten."""
 STEP_S: Final = 0.2
 TOPICS_MAX: Final = 10_000
 UNREPORTED_GAPS_MAX: Final = 10_000
@@ -73,8 +75,8 @@ class MirrorService:
         self._client_id = f"mirror-{settings.source_datacenter}"
         self._copies: dict[tuple[str, int], PartitionCopy] = {}
         self._topic_problems: dict[str, str] = {}
-        self._absent_since_s: dict[str, float] = {}
-        """Topics with copies that the source does not have."""
+        self._absent_since_s: dict[tuple[str, int], float] = {}
+        """Partitions with copies that the source does not have."""
         self._problem = "not started"
         self._gaps_lock = threading.Lock()
         self._unreported_gaps: dict[tuple[str, int, int], GapRecord] = {}
@@ -187,20 +189,23 @@ class MirrorService:
             if any(copy is None or copy.target_partition not in existing for copy in copies):
                 self._prepare(name, count, topics, found_id)
 
-    def _forget(self, source_topics: Collection[str]) -> None:
-        """Ends the copying of topics that the source no longer has: after a while, since a broker that has
-        just begun may know few. Their copies stay as they are.
+    def _forget(self, source_topics: Mapping[str, TopicInfo]) -> None:
+        """Ends the copying of partitions that the source no longer has: after a while, since a broker that
+        has just begun may know few. Their copies stay as they are.
         """
         now_s = time.monotonic()
-        absent = {topic for topic, _ in self._copies} - set(source_topics)
-        self._absent_since_s = {name: self._absent_since_s.get(name, now_s) for name in absent}
-        for name in absent:
-            if now_s - self._absent_since_s[name] >= ABSENT_MAX_S:
-                with self._pipeline.lock:
-                    gone = [key for key in self._copies if key[0] == name]
-                    self._pipeline.remove([self._copies.pop(key) for key in gone])
-                del self._absent_since_s[name]
-                logger.info("%s was deleted in the source: its copy is mirrored no longer, and stays", name)
+        absent = [key for key in self._copies if _is_absent(source_topics.get(key[0]), key[1])]
+        self._absent_since_s = {key: self._absent_since_s.get(key, now_s) for key in absent}
+        gone: dict[str, list[tuple[str, int]]] = {}
+        for key in absent:
+            if now_s - self._absent_since_s[key] >= ABSENT_MAX_S:
+                gone.setdefault(key[0], []).append(key)
+                del self._absent_since_s[key]
+        for name, keys in gone.items():
+            with self._pipeline.lock:
+                self._pipeline.remove([self._copies.pop(key) for key in keys])
+            what = f"{name}-{keys[0][1]} is no more" if name in source_topics else f"{name} was deleted"
+            logger.info("%s in the source: its copy is mirrored no longer, and stays", what)
 
     def _prepare(self, name: str, count: int, topics: TargetTopics, found_id: UUID) -> None:
         """Creates the mirror partitions of a topic that is new, has grown, or was deleted at the target.
@@ -345,6 +350,11 @@ class MirrorService:
             service=self._client_id,
             topic=ANALYSIS_AUDIT_TOPIC,
         )
+
+
+def _is_absent(topic: TopicInfo | None, partition: int) -> bool:
+    """Whether the source has no such partition: a topic that was made again may have fewer."""
+    return topic is None or (topic.error is ErrorCode.NONE and partition not in topic.partitions)
 
 
 def _located(
