@@ -35,6 +35,9 @@ from headrace.wire.primitives import NO_UUID
 
 AHEAD_MAX_BYTES: Final = 12 * 1024 * 1024  # per partition: fetched, but not yet acknowledged by the target
 APPENDS_IN_FLIGHT_MAX: Final = 4
+REQUEST_MAX_BYTES: Final = 8 * 1024 * 1024  # of what goes to the target at once, beyond one batch
+REQUEST_LEAST_BYTES: Final = 256 * 1024
+GROWTH_ACKS: Final = 50  # after so many acknowledgements a bound that was lowered is doubled
 CHUNK_BATCHES_MAX: Final = 5_000  # the target checks and stores each one, and others wait meanwhile
 RETRY_BACKOFF: Final = Backoff(first_ms=100, max_ms=5_000)
 HALTED_RECHECK_S: Final = 60.0
@@ -103,6 +106,8 @@ class PartitionCopy:
         self._bad_batch: DivergedError | None = None  # at `_fetched_to`; what lies before it is copied first
         self._empty_fetches = 0
         self._waiting: deque[Chunk] = deque()
+        self.request_max_bytes = REQUEST_MAX_BYTES  # less while the target closes connections over them
+        self._acks = 0
         self._in_flight = 0
         self._is_empty = True  # the target's partition, as far as is known
         self._located_s = 0.0
@@ -187,7 +192,9 @@ class PartitionCopy:
         if size_bytes:
             # Epochs ascend; no checksum covers them.
             self.fetched_epoch = max(self.fetched_epoch, headers[-1].partition_leader_epoch)
-            for data, batch_count in _pieces(memoryview(fetched.batches)[:size_bytes]):
+            for data, batch_count in _pieces(
+                memoryview(fetched.batches)[:size_bytes], self.request_max_bytes
+            ):
                 self._waiting.append(Chunk(generation, self._fetched_to, data, batch_count))
                 self._fetched_to += len(data)
         elif self._empty_fetches >= EMPTY_FETCHES_MAX:
@@ -214,6 +221,10 @@ class PartitionCopy:
         in_flight_max = 1 if self._is_empty else APPENDS_IN_FLIGHT_MAX
         return bool(self._waiting) and self._in_flight < in_flight_max
 
+    @property
+    def next_append_bytes(self) -> int:
+        return len(self._waiting[0].data)
+
     def next_append(self) -> Chunk:
         """Returns the next chunk to send."""
         self._in_flight += 1  # locating waits for the responses to chunks of every generation
@@ -222,6 +233,9 @@ class PartitionCopy:
     def appended(self, chunk: Chunk, now_s: float) -> None:
         """Records that the target acknowledged `chunk`; chunks are acknowledged in the order of addresses."""
         self._in_flight -= 1
+        self._acks += 1
+        if self._acks % GROWTH_ACKS == 0:
+            self.request_max_bytes = min(REQUEST_MAX_BYTES, 2 * self.request_max_bytes)
         if chunk.generation == self.generation and self.state is CopyState.COPYING:
             self.copied_to = chunk.end_address
             self._is_empty = False
@@ -236,9 +250,16 @@ class PartitionCopy:
             self.back_off(str(self._bad_batch), now_s)
             self.suspect = address
 
-    def append_failed(self, chunk: Chunk, problem: str, now_s: float) -> None:
-        """Records that the target rejected `chunk`, or did not respond."""
+    def append_failed(
+        self, chunk: Chunk, problem: str, now_s: float, *, unanswered_bytes: int | None = None
+    ) -> None:
+        """Records that the target rejected `chunk`, or did not respond to a request of `unanswered_bytes`:
+        one that is too large for it gets no answer.
+        """
         self._in_flight -= 1
+        if unanswered_bytes is not None:
+            smaller = max(REQUEST_LEAST_BYTES, unanswered_bytes // 2)
+            self.request_max_bytes, self._acks = min(self.request_max_bytes, smaller), 0
         if chunk.generation == self.generation and self.state is CopyState.COPYING:
             self.back_off(problem, now_s)
 
@@ -330,11 +351,13 @@ class PartitionCopy:
         }
 
 
-def _pieces(batches: memoryview) -> Iterator[tuple[memoryview, int]]:
-    """Cuts whole batches into pieces of at most `CHUNK_BATCHES_MAX`; yields each with their number."""
+def _pieces(batches: memoryview, size_max_bytes: int) -> Iterator[tuple[memoryview, int]]:
+    """Cuts whole batches into pieces of at most `CHUNK_BATCHES_MAX` and `size_max_bytes`, or of one larger
+    batch; yields each with their number.
+    """
     begin = count = 0
-    for at, _ in hop(batches):
-        if count == CHUNK_BATCHES_MAX:
+    for at, header in hop(batches):
+        if count and (count == CHUNK_BATCHES_MAX or at + header.size_bytes - begin > size_max_bytes):
             yield batches[begin:at], count
             begin, count = at, 0
         count += 1

@@ -15,9 +15,15 @@ from typing import Any, Final
 from uuid import UUID
 
 from headrace.client.calls import produce_call
-from headrace.client.errors import ClientError
+from headrace.client.errors import BrokerGoneError, ClientError, NetworkError
 from headrace.client.network import Network
-from headrace.mirror.copying import CHUNK_BATCHES_MAX, Chunk, CopyState, PartitionCopy
+from headrace.mirror.copying import (
+    CHUNK_BATCHES_MAX,
+    REQUEST_LEAST_BYTES,
+    Chunk,
+    CopyState,
+    PartitionCopy,
+)
 from headrace.mirror.lanes import MOVED, POLL_MAX_S, REQUEST_TIMEOUT_MS, Lane
 from headrace.wire.errors import ErrorCode
 from headrace.wire.primitives import NO_UUID
@@ -180,7 +186,10 @@ class Pipeline:
         sent: dict[tuple[str | UUID, int], tuple[PartitionCopy, Chunk]] = {}
         size_bytes = batch_count = 0
         self._turn += 1
+        limit_bytes = min(copy.request_max_bytes for copy in copies)
         for copy in copies:
+            if sent and size_bytes + copy.next_append_bytes > limit_bytes:
+                break
             chunk = copy.next_append()
             self._turn_of[copy] = self._turn
             key = copy.target_id if by_id else copy.topic
@@ -203,8 +212,11 @@ class Pipeline:
             with self.lock:
                 now_s = time.monotonic()
                 if error is not None:
+                    unanswered_bytes = size_bytes if _is_unanswered(error) else None
                     for copy, chunk in sent.values():
-                        copy.append_failed(chunk, str(error), now_s)
+                        copy.append_failed(
+                            chunk, _why(error, chunk), now_s, unanswered_bytes=unanswered_bytes
+                        )
                 else:
                     for topic in response.topics:
                         key = topic.topic_id if by_id else topic.name
@@ -227,3 +239,17 @@ class Pipeline:
         copy.append_failed(
             chunk, f"the target answered {code.name} at address {chunk.address}: {message}", now_s
         )
+
+
+def _is_unanswered(error: ClientError) -> bool:
+    return isinstance(error, NetworkError) and not isinstance(error, BrokerGoneError)
+
+
+def _why(error: ClientError, chunk: Chunk) -> str:
+    """Names a limit of the target that a batch alone may exceed: its broker only closes the connection."""
+    if not _is_unanswered(error) or chunk.batch_count > 1 or len(chunk.data) < REQUEST_LEAST_BYTES:
+        return str(error)
+    return (
+        f"{error}, over a batch of {len(chunk.data)} bytes; if that stays so, the target's "
+        "socket.request.max.bytes may be too small for it"
+    )
