@@ -66,6 +66,10 @@ def client_of(
     return SchemaRegistryClient(urls, transport=httpx.MockTransport(route), sleep=sleep)
 
 
+def registry_of(schema: str) -> Callable[[httpx.Request], httpx.Response]:
+    return lambda _: httpx.Response(200, json={"schema": schema})
+
+
 def down(request: httpx.Request) -> httpx.Response:
     raise httpx.ConnectError("Connection refused", request=request)
 
@@ -280,6 +284,29 @@ def test_a_payload_that_does_not_fit_its_schema() -> None:
             AvroDeserializer(client).deserialize(prefix(schema_id) + payload)
     with pytest.raises(RegistryError, match="40403"):
         AvroDeserializer(client).deserialize(prefix(5))
+
+
+def test_a_writers_default_that_does_not_fit_is_not_needed() -> None:
+    """Old registries took any default; no value of such a schema could be read."""
+    schema = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "x", "type": "int", "default": "0"}, {"name": "s", "type": "string"}],
+    }
+    for reader in (None, V1):
+        if reader is not None:
+            reader = {**V1, "name": "R"}
+        deserializer = AvroDeserializer(client_of(registry_of(json.dumps(schema))), reader_schema=reader)
+        found = deserializer.deserialize(prefix(7) + b"\x02\x02a")
+        assert found == {"x": 1} | ({"s": "a"} if reader is None else {})
+
+
+@pytest.mark.parametrize("schema", ['{"type": "nonsense"}', "no JSON", '{"type": "record"}', "[" * 5_000])
+def test_a_schema_that_is_none_is_named_by_its_id(schema: str) -> None:
+    """`headrace consume` ended with a traceback."""
+    deserializer = AvroDeserializer(client_of(registry_of(schema)))
+    with pytest.raises(DeserializationError, match=r"schema \(id 7\) cannot be read: "):
+        deserializer.deserialize(prefix(7) + b"\x02")
 
 
 def test_the_next_registry_is_tried_and_then_stays_first() -> None:

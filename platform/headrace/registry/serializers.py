@@ -14,6 +14,7 @@ from headrace.registry.default_values import with_default_values
 from headrace.registry.framing import FramingError, prefix, split
 from headrace.registry.json_values import JsonForm
 from headrace.registry.schemas import record_name
+from headrace.registry.strict_json import shown
 from headrace.registry.value_reading import EndlessSchemaError, ValueReader
 from headrace.registry.value_validation import SerializationError, explain, value_guard
 
@@ -32,7 +33,7 @@ SubjectStrategy = Callable[[str, str], str]
 
 
 class DeserializationError(ValueError):
-    """The value is framed, but its payload does not fit the schema that its id names."""
+    """The value is framed, but its payload does not fit the schema that its id names, or that is none."""
 
 
 def topic_name(topic: str, schema: str) -> str:
@@ -162,9 +163,14 @@ class AvroDeserializer:
     def _writer(self, schema_id: int) -> ValueReader:
         writer = self._writers.get(schema_id)
         if writer is None:
+            text = self._client.get_by_id(schema_id)
             try:
-                writer = ValueReader(self._client.get_by_id(schema_id), self._reader)
+                writer = ValueReader(text, self._reader)
             except EndlessSchemaError as error:
                 raise DeserializationError(f"the schema (id {schema_id}) is not read by: {error}") from None
+            except Exception as error:
+                # Of what is no schema, the libraries may raise anything.
+                problem = f"{type(error).__name__}: {shown(str(error))}"
+                raise DeserializationError(f"the schema (id {schema_id}) cannot be read: {problem}") from None
             self._writers[schema_id] = writer
         return writer

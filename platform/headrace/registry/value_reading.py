@@ -39,7 +39,9 @@ class ValueReader:
     """
 
     def __init__(self, writer: Any, reader: Any = None) -> None:
-        self.schema = fastavro.schema.parse_schema(json.loads(writer) if isinstance(writer, str) else writer)
+        tree = json.loads(writer) if isinstance(writer, str) else writer
+        # Nothing is read by a writer's defaults, and other registries took any.
+        self.schema = fastavro.schema.parse_schema(tree, _ignore_default_error=True)
         if problem := endless(self.schema):
             raise EndlessSchemaError(f"it has {problem}")
         self._pair = self.schema, None if reader is None else with_default_values(reader)
@@ -83,7 +85,7 @@ class _Decoder(BinaryDecoder):  # type: ignore[misc]
 def _read_in_python(buffer: io.BytesIO, writer: Any, reader: Any, *, handle_unicode_errors: str) -> Any:
     """As the library's `_read_py.schemaless_reader`, with our decoder."""
     named: dict[str, dict[str, Any]] = {"writer": {}, "reader": {}}
-    parsed = fastavro.schema.parse_schema(writer, named["writer"])
+    parsed = fastavro.schema.parse_schema(writer, named["writer"], _ignore_default_error=True)
     wanted = None
     if reader is not None and reader != writer:
         wanted = fastavro.schema.parse_schema(reader, named["reader"])
