@@ -309,6 +309,27 @@ def test_a_schema_that_is_none_is_named_by_its_id(schema: str) -> None:
         deserializer.deserialize(prefix(7) + b"\x02")
 
 
+@pytest.mark.parametrize("tail", [[], [{"name": "next", "type": ["null", "R"]}]])
+def test_as_json_a_record_of_a_union_means_what_its_own_type_says(tail: list[Any]) -> None:
+    """Of two types with the same fields the first one decided: microseconds were shown as milliseconds."""
+    micros = {"type": "long", "logicalType": "timestamp-micros"}
+    started, ended = (
+        {"type": "record", "name": name, "fields": [{"name": "at", "type": kind}]}
+        for name, kind in (("Started", MOMENT), ("a.Ended", micros))
+    )
+    union = ["null", {"type": "map", "values": MOMENT}, started, ended]
+    fields = [{"name": "e", "type": union}, {"name": "f", "type": ["null", "a.Ended"]}, *tail]
+    schema = {"type": "record", "name": "R", "fields": fields}
+    at = datetime(2011, 6, 12, 1, 2, 3, 456_789, UTC)
+    client = client_of(FakeRegistry())
+    event = {"e": ("a.Ended", {"at": at}), "f": {"at": at}} | ({"next": None} if tail else {})
+    shown = AvroDeserializer(client).as_json(AvroSerializer(client, schema).serialize("t", event))
+    assert (shown["e"], shown["f"]) == ({"at": 1_307_840_523_456_789}, {"at": 1_307_840_523_456_789})
+    event["e"] = {"k": at}
+    shown = AvroDeserializer(client).as_json(AvroSerializer(client, schema).serialize("t", event))
+    assert shown["e"] == {"k": 1_307_840_523_456}
+
+
 def test_the_next_registry_is_tried_and_then_stays_first() -> None:
     registry = FakeRegistry()
     client = client_of(down, failing, registry)

@@ -42,7 +42,9 @@ class JsonForm:
         _collect(schema, self._named)
 
     def to_json(self, value: Any) -> Any:
-        """Returns a value that fastavro has read, as what JSON knows."""
+        """Returns a value that fastavro has read, as what JSON knows. One of a union may be a pair, with the
+        name of its branch.
+        """
         return self._to(value, self._schema)
 
     def from_json(self, value: Any) -> Any:
@@ -64,7 +66,7 @@ class JsonForm:
     def _to(self, value: Any, schema: Any) -> Any:
         schema = self._resolved(schema)
         if isinstance(schema, list):
-            return self._to(value, next((each for each in schema if self._has(each, value)), "null"))
+            return self._to(*self._branch_of(value, schema))
         if isinstance(value, datetime):
             return _timestamp(value, _logical(schema))
         if isinstance(value, dict) and _kind(schema) == "record":
@@ -75,6 +77,13 @@ class JsonForm:
         if isinstance(value, list) and _kind(schema) == "array":
             return [self._to(each, schema["items"]) for each in value]
         return _plain(value)
+
+    def _branch_of(self, value: Any, branches: list[Any]) -> tuple[Any, Any]:
+        """Returns a union's value without the name of its branch, and the branch."""
+        if isinstance(value, tuple):
+            name, value = value
+            return value, next(each for each in map(self._resolved, branches) if _name(each) == name)
+        return value, next((each for each in branches if self._has(each, value)), "null")
 
     def _has(self, branch: Any, value: Any) -> bool:
         """Whether this branch of a union may hold the value, where its type decides what becomes of it."""

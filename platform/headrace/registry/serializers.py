@@ -136,7 +136,8 @@ class AvroDeserializer:
 
     def as_json(self, value: bytes) -> Any:
         """Returns the record in the form of `registry.json_values`. Raises as `read` does."""
-        schema, record = self._read(value)
+        # Of two records with the same fields, only the branch's name tells what their numbers mean.
+        schema, record = self._read(value, with_names=self._reader is None)
         if self._reader is not None:
             schema = self._reader
         form = self._forms.get(id(schema))
@@ -144,12 +145,12 @@ class AvroDeserializer:
             form = self._forms[id(schema)] = JsonForm(schema)
         return form.to_json(record)
 
-    def _read(self, value: bytes) -> tuple[Any, Any]:
+    def _read(self, value: bytes, *, with_names: bool = False) -> tuple[Any, Any]:
         """Returns the parsed schema by which a value was written, and the record."""
         schema_id, payload = split(value)
         writer = self._writer(schema_id)
         try:
-            record, left = writer.read(payload)
+            record, left = writer.read(payload, with_names=with_names)
         except Exception as error:
             # Reading an invalid payload can raise anything in fastavro.
             problem = f"{type(error).__name__}: {error}"

@@ -52,13 +52,18 @@ class ValueReader:
         if refers_to_itself(self.schema):
             self._read = _read_in_python
 
-    def read(self, payload: bytes, *, unicode_errors: str = "strict") -> tuple[Any, int]:
+    def read(
+        self, payload: bytes, *, unicode_errors: str = "strict", with_names: bool = False
+    ) -> tuple[Any, int]:
         """Returns the value, and how many bytes follow it. Raises anything for bytes that do not fit.
 
-        `unicode_errors`: what becomes of strings that are not UTF-8, as of `bytes.decode`.
+        `unicode_errors`: what becomes of strings that are not UTF-8, as of `bytes.decode`. `with_names`: a
+        record of a union is a pair, with the full name of its branch.
         """
         buffer = io.BytesIO(payload)
-        value = self._read(buffer, *self._pair, handle_unicode_errors=unicode_errors)
+        value = self._read(
+            buffer, *self._pair, handle_unicode_errors=unicode_errors, return_record_name=with_names
+        )
         return value, len(payload) - buffer.tell()
 
 
@@ -82,14 +87,13 @@ class _Decoder(BinaryDecoder):  # type: ignore[misc]
     read_int = read_long
 
 
-def _read_in_python(buffer: io.BytesIO, writer: Any, reader: Any, *, handle_unicode_errors: str) -> Any:
+def _read_in_python(buffer: io.BytesIO, writer: Any, reader: Any, **options: Any) -> Any:
     """As the library's `_read_py.schemaless_reader`, with our decoder."""
     named: dict[str, dict[str, Any]] = {"writer": {}, "reader": {}}
     parsed = fastavro.schema.parse_schema(writer, named["writer"], _ignore_default_error=True)
     wanted = None
     if reader is not None and reader != writer:
         wanted = fastavro.schema.parse_schema(reader, named["reader"])
-    options = {"handle_unicode_errors": handle_unicode_errors}
     return fastavro._read_py.read_data(_Decoder(buffer), parsed, named, wanted, options)
 
 
