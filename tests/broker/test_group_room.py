@@ -146,3 +146,14 @@ def test_what_was_deleted_makes_room_within_a_second(zookeeper: ZooKeeperRoom) -
         room.take("h", {"/consumers/h": b""})
         unbounded = GroupRoom(session, -1, -1)
         unbounded.take("h", {f"/consumers/h{n}": b"1" * 1000 for n in range(100)})
+
+
+def test_a_new_partition_does_not_keep_a_group_from_committing_the_others(cluster: BrokerCluster) -> None:
+    """A topic got a partition: each commit of a group that reads it was refused as a whole, for ever."""
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g"})
+    parts = [TopicPartition(TOPIC, n, 1) for n in range(PARTITIONS - 1)]
+    consumer.commit(offsets=parts, asynchronous=False)
+    consumer.close()
+    assert KafkaError.INVALID_COMMIT_OFFSET_SIZE in [commit(cluster, f"other{n}", 1) for n in range(20)]
+    assert commit(cluster, "g", 2) == KafkaError.INVALID_COMMIT_OFFSET_SIZE
+    assert committed(cluster, "g") == {2, -1001}

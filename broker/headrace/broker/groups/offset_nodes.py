@@ -9,11 +9,11 @@ Calls block.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from typing import Final, NamedTuple
 
 from headrace.broker.groups.fencing import Coordinator, Guards
-from headrace.broker.groups.room import GroupRoom
+from headrace.broker.groups.room import GroupRoom, NoRoomError
 from headrace.coordination import znodes
 from headrace.coordination.consumers import ConsumerRegistry, topics_created
 from headrace.coordination.documents import INT64_MAX
@@ -47,20 +47,36 @@ def write(
     coordinator: Coordinator,
     room: GroupRoom | None = None,
 ) -> None:
-    """Stores offsets in their order, many in one transaction, as long as `coordinator` coordinates the group
-    and `room` has room for them. If it fails, those before are stored. Raises `NotCoordinatorError`,
-    `NoRoomError`, `CoordinationError`.
+    """Stores offsets in their order, many in one transaction, as long as `coordinator` coordinates the group.
+    If it fails, those before are stored. Raises `NotCoordinatorError`, `CoordinationError`, and in the end
+    `NoRoomError`, if `room` had none for some of them: the others are stored.
     """
     guarded = fence.guard(group, coordinator)
-    for some in in_transactions(group, offsets):
+    refused: set[TopicPartition] = set()
+    refusal: NoRoomError | None = None
+    for several in in_transactions(group, offsets):
+        some = several
         if room is not None:
-            room.take(group, _nodes(group, some))
+            try:
+                room.take(group, _nodes(group, some))
+            except NoRoomError as error:
+                refusal = error
+                some = _apart_from(error.nodes, group, some)
+                refused |= several.keys() - some.keys()
+                if not some:
+                    continue
         try:
             guarded = _write(fence, group, some, coordinator, guarded)
         except BadVersionError:
             # Others create and delete one of these nodes again and again: it takes no other's offset along.
             for key, committed in some.items():
                 guarded = _write(fence, group, {key: committed}, coordinator, guarded)
+    if refusal is not None:
+        raise NoRoomError(str(refusal), refusal.nodes, refused)
+
+
+def _apart_from(nodes: Set[str], group: str, offsets: Offsets) -> Offsets:
+    return {key: each for key, each in offsets.items() if not nodes & _nodes(group, {key: each}).keys()}
 
 
 def in_transactions(group: str, offsets: Mapping[TopicPartition, Committed]) -> Iterator[Offsets]:

@@ -12,11 +12,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Final
 
 from headrace.broker.settings.groups import BYTES_MAX, NODES_MAX
 from headrace.coordination import znodes
+from headrace.coordination.consumers import TopicPartition
 from headrace.coordination.errors import CoordinationError, ZooKeeperUnavailableError
 from headrace.coordination.quotas import Usage
 from headrace.coordination.session import ZooKeeperSession
@@ -31,7 +32,14 @@ UNCOUNTED_INTERVAL_S: Final = 600.0
 
 
 class NoRoomError(CoordinationError):
-    """ZooKeeper holds as much for groups as its bounds allow: nothing was stored."""
+    """ZooKeeper holds as much for groups as its bounds allow. `nodes`: those that need more than they have;
+    `refused`: the offsets that were not stored for that.
+    """
+
+    def __init__(self, problem: str, nodes: Set[str], refused: Set[TopicPartition] = frozenset()) -> None:
+        super().__init__(problem)
+        self.nodes = nodes
+        self.refused = refused
 
 
 class GroupRoom:
@@ -59,14 +67,17 @@ class GroupRoom:
         """
         if self._fits(len(nodes), sum(map(len, nodes.values()))):
             return
-        stats = zip(nodes.values(), self._session.stat_many(nodes), strict=True)
+        stats = zip(nodes.items(), self._session.stat_many(nodes), strict=True)
         new = more_bytes = 0
-        for data, stat in stats:
+        needy = set()
+        for (path, data), stat in stats:
             new += stat is None
             grown_bytes = len(data) - (0 if stat is None else stat.data_bytes)
-            more_bytes += grown_bytes if stat is None or grown_bytes > OFFSET_MAX_BYTES else 0
+            if stat is None or grown_bytes > OFFSET_MAX_BYTES:
+                needy.add(path)
+                more_bytes += grown_bytes
         if not self._fits(new, more_bytes, looks=True):
-            raise NoRoomError(self._problem(group))
+            raise NoRoomError(self._problem(group), needy)
 
     def _fits(self, nodes: int, data_bytes: int, *, looks: bool = False) -> bool:
         """Whether so much more fits; if it does, it counts from now on. `looks`: asks ZooKeeper anew."""

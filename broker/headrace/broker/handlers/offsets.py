@@ -77,6 +77,9 @@ class OffsetService:
         def stored(error: Exception | None) -> None:
             if error is not None:
                 self._report(body.group_id, "stored", error)
+            if isinstance(error, NoRoomError):  # clients do not repeat the commit of these
+                refused.update(dict.fromkeys(error.refused, ErrorCode.INVALID_COMMIT_OFFSET_SIZE))
+                error = None
             respond(_code_of(error))
 
         def commit(code: ErrorCode) -> None:
@@ -238,8 +241,6 @@ def _code_of(error: Exception | None) -> ErrorCode:
         return ErrorCode.NONE
     if isinstance(error, NoGroupError):
         return ErrorCode.GROUP_ID_NOT_FOUND
-    if isinstance(error, NoRoomError):
-        return ErrorCode.INVALID_COMMIT_OFFSET_SIZE  # clients do not repeat the commit
     return ErrorCode.NOT_COORDINATOR if isinstance(error, NotCoordinatorError) else _UNAVAILABLE
 
 
