@@ -49,6 +49,23 @@ def test_a_member_continues_at_the_committed_offsets(members: Members) -> None:
     assert sorted(first + [number_of(each) for each in rest if each is not None]) == list(range(600))
 
 
+@pytest.mark.parametrize("streams", [1, 2])
+def test_a_message_whose_work_fails_is_delivered_again(members: Members, streams: int) -> None:
+    """The error ended the `with` block, which closed the group: that committed the message as consumed."""
+    members.publish(20)
+    done: list[int] = []
+    with pytest.raises(ZeroDivisionError), members.make() as group:
+        for message in group.streams(streams)[0]:
+            if len(done) == 4:
+                number_of(message) // 0
+            done.append(number_of(message))
+    with members.make() as group:
+        [stream] = group.streams(1)
+        rest = [stream.get(WAIT_S) for _ in range(16)]
+        assert stream.get(0.3) is None
+    assert sorted(done + [number_of(each) for each in rest if each is not None]) == list(range(20))
+
+
 def test_a_negative_offset_is_none(members: Members) -> None:
     """A client of Kafka's protocol may commit one; members ended with an error where one was stored."""
     members.publish(20)

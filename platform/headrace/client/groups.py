@@ -56,12 +56,12 @@ class ConsumerGroup(Client):
     """One member of a group. `streams(n)` joins the group, `close` leaves it. A context manager.
 
     `zookeeper` is a connect string. A message counts as consumed when its reader requests the next one from
-    its stream, or calls `commit` or `close`. Consumed offsets are committed every `auto_commit_interval_ms`
-    (None: only by `commit`), before every rebalance and on close. Before a rebalance readers have
-    `rebalance_grace_ms` to finish the message last returned; a message not finished by then is delivered
-    again: at least once. A partition without a committed offset is read from where `auto_offset_reset` says,
-    and one that was created after the group had begun from its beginning. With "latest" the end that was
-    found is committed at once, also without `auto_commit_interval_ms`.
+    its stream, or calls `commit` or `close`; not if an error ends the reader's `with` block. Consumed offsets
+    are committed every `auto_commit_interval_ms` (None: only by `commit`), before every rebalance and on
+    close. Before a rebalance readers have `rebalance_grace_ms` to finish the message last returned; one that
+    is not finished by then is delivered again: at least once. A partition without a committed offset is read
+    from where `auto_offset_reset` says, and one that was created after the group had begun from its
+    beginning. With "latest" the end that was found is committed at once, also without an interval.
     """
 
     def __init__(
@@ -108,8 +108,7 @@ class ConsumerGroup(Client):
         self._offsets = GroupOffsets(self._consumer, self._registry, begins_at_end=begins_at_end)
         self._partitions: dict[str, tuple[int, ...]] = {}
         self._created_zxids: dict[TopicPartition, int] = {}
-        self._assigned_for: tuple[object, ...] | None = None
-        """What the present share was computed from; None without a share."""
+        self._assigned_for: tuple[object, ...] | None = None  # what the present share was computed from
         self._membership: HeldNode | None = None
         self._watches: list[Watch] = []
         self._rebalance_wanted = threading.Event()
@@ -120,8 +119,7 @@ class ConsumerGroup(Client):
         """Why the latest commit left offsets out that are another member's, or another topic's, by now."""
         self._error: ClientError | None = None  # why the thread has ended, unless by `close`
         self._thread: threading.Thread | None = None
-        self.rebalances = 0
-        """How often this member has taken a share."""
+        self.rebalances = 0  # how often this member has taken a share
 
     # --- called by the application ---
 
@@ -154,11 +152,8 @@ class ConsumerGroup(Client):
     @property
     def assignment(self) -> dict[int, list[TopicPartition]]:
         """The partitions that each stream reads now, by stream number."""
-        owners = self._owners
-        shares: dict[int, list[TopicPartition]] = {stream.number: [] for stream in self._streams}
-        for key, owner in owners.items():
-            shares[owner.stream].append(key)
-        return shares
+        owners = self._owners.items()
+        return {s.number: [key for key, owner in owners if owner.stream == s.number] for s in self._streams}
 
     def commit(self) -> None:
         """Commits what is consumed, with the message this thread got last; returns once ZooKeeper has it.
@@ -199,6 +194,11 @@ class ConsumerGroup(Client):
         self._closing.set()
         self._consumer.wakeup()
         self._thread.join(JOIN_WAIT_MAX_S)
+
+    def __exit__(self, *exc_info: object) -> None:
+        for stream in self._streams if exc_info[0] is not None and not self._forked else ():
+            stream.give_up(threading.get_ident())
+        self.close()
 
     @property
     def _is_closed(self) -> bool:

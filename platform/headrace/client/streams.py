@@ -165,6 +165,13 @@ class MessageStream:
             self._changed.notify_all()  # `drain` may be waiting for that
             return not self._is_forfeited
 
+    def give_up(self, thread_id: int) -> None:
+        """Lets the message last returned be delivered again, if this thread reads the stream: it failed."""
+        with self._lock:
+            if self._reader == thread_id and self._in_hand is not None:
+                self._in_hand = None
+                self._is_forfeited = True
+
     def drain(self, grace_s: float) -> None:
         """Discards the queue, then waits at most `grace_s` until the message last returned is consumed."""
         with self._lock:
