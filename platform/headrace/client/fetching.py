@@ -79,7 +79,7 @@ class Fetcher:
         self._clock = clock
         self._draw = draw
         self._forget = forget
-        self._fetching: set[int] = set()  # brokers with a Fetch in flight
+        self._fetching: dict[int, int] = {}  # brokers with a Fetch in flight → how much they may send
         self._rotation = 0
         self._by_name = False  # the brokers take no topic ids in a Fetch
         self._divergence = Divergence(settings.reset, self._wait, self._back_off)
@@ -122,17 +122,25 @@ class Fetcher:
             self._rotation += 1
         for leader, wanted in lookups.items():
             self._look_up(leader, wanted)
+        # A leader that has nothing to send leaves the others their shares meanwhile.
+        share_bytes = self._settings.buffer_memory_bytes // max(
+            1, len(fetches.keys() | self._fetching.keys())
+        )
         for leader, wanted in fetches.items():
-            self._fetch(leader, wanted, free_bytes)
+            asked_bytes = min(max(1, share_bytes), self._settings.max_bytes, free_bytes)
+            if asked_bytes > 0:
+                free_bytes -= asked_bytes
+                self._fetch(leader, wanted, asked_bytes)
 
     def _free_bytes(self) -> int:
-        """Returns how much memory is left. If it is full, paused partitions give up what was prefetched of
-        them: nobody takes it, and nothing of the others could be fetched.
+        """Returns how much memory is left, beside what may come. If it is full, paused partitions give up
+        what was prefetched of them: nobody takes it, and nothing of the others could be fetched.
         """
-        limit_bytes = self._settings.buffer_memory_bytes
-        free_bytes = limit_bytes - self.buffered_bytes
-        if free_bytes > 0 or all(state.paused for state in self.partitions.values()):
-            return free_bytes
+        limit_bytes = self._settings.buffer_memory_bytes - sum(self._fetching.values())
+        buffered_bytes = self.buffered_bytes
+        is_full = buffered_bytes >= self._settings.buffer_memory_bytes
+        if not is_full or all(state.paused for state in self.partitions.values()):
+            return limit_bytes - buffered_bytes
         for key, state in self.partitions.items():
             if state.paused and state.pieces:
                 state.rewind()
@@ -213,7 +221,7 @@ class Fetcher:
 
     # --- batches ---
 
-    def _fetch(self, leader: int, states: list[PartitionFetch], free_bytes: int) -> None:
+    def _fetch(self, leader: int, states: list[PartitionFetch], asked_bytes: int) -> None:
         topics: dict[tuple[str, UUID], list[FetchPartition]] = {}
         requested: dict[TopicPartition, tuple[PartitionFetch, int]] = {}
         for state in states:
@@ -228,7 +236,7 @@ class Fetcher:
         request = FetchRequest(
             max_wait_ms=settings.max_wait_ms,
             min_bytes=settings.min_bytes,
-            max_bytes=min(settings.max_bytes, free_bytes),
+            max_bytes=asked_bytes,
             topics=[FetchTopic(*topic, parts) for topic, parts in topics.items()],
             wants_addresses=True,
         )
@@ -237,7 +245,7 @@ class Fetcher:
         asked_s = self._clock()
 
         def on_response(body: FetchResponse | None, error: ClientError | None) -> None:
-            self._fetching.discard(leader)
+            self._fetching.pop(leader, None)
             if body is not None and body.error_code:
                 error = BrokerError(body.error_code, "fetch")
             results: dict[TopicPartition, FetchPartitionResult] = {}
@@ -250,13 +258,13 @@ class Fetcher:
                     state.in_flight = False
                     self._on_fetched(state, results.get(key), error, asked_s)
 
-        self._fetching.add(leader)
+        self._fetching[leader] = asked_bytes
         problem = self._send(leader, fetch_call(request, by_id=by_id), on_response)
         if problem is not None and by_id:
             self._by_name = True
             problem = self._send(leader, fetch_call(request), on_response)
         if problem is not None:
-            self._fetching.discard(leader)
+            self._fetching.pop(leader, None)
         _refuse(requested, problem)
 
     def _send(
