@@ -89,3 +89,18 @@ def test_a_group_of_many_members_is_restored_whole(coordinator: ServiceBroker, h
     before = coordinator.known()
     dies(coordinator, heir)
     assert heir.known() == before and before is not None and len(before.members) == 200
+
+
+def test_the_last_member_leaves_after_another_broker_has_registered(
+    group_session: ZooKeeperSession, coordinator: ServiceBroker, heir: ServiceBroker
+) -> None:
+    """What it knew of the brokers was outdated: it gave up, and took those for members that had left."""
+    member = coordinator.joined()
+    heir.held.release()
+    coordinator.see()
+    heir.register()
+    coordinator.see()
+    assert coordinator.leave(member) is ErrorCode.NONE
+    coordinator.settle()
+    assert group_session.exists(znodes.group(GROUP)) is None
+    assert coordinator.listed() == {}

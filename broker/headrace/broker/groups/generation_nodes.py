@@ -82,7 +82,11 @@ class Generations:
             guarded = self._fence.guard(group, coordinator)
             stat = self._unchanged(group)
             if data == NOBODY and not self._has_offsets(group):
-                self._delete(group, path, stat, guarded)
+                try:
+                    self._delete(group, path, stat, guarded)
+                except BadVersionError:  # a broker has registered: the guard was of before
+                    self._fence.anew(group, coordinator)
+                    continue
                 return
             transaction = self.session.transaction()
             for guarding, version in guarded.items():
