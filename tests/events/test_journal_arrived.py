@@ -25,7 +25,7 @@ from headrace.events.arrived import NUMBER_MAX, SECONDS_MAX, Arrived, packed, un
 from headrace.events.handovers import HandoverCounts
 from headrace.events.header import Origin
 from headrace.events.journal import Journal
-from headrace.events.journal_replay import JournalError, replay
+from headrace.events.journal_replay import DeadJournal, JournalError, replay
 from headrace.events.reporter import Reporter, ReportError, Standing
 from headrace.events.schemas import read_schema
 from headrace.events.succession import adopt
@@ -252,3 +252,37 @@ def test_a_journal_whose_counts_no_report_holds_keeps_the_others_of_no_heir(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.refused", "first.journal"]
     assert "a.journal: report 1 to _audit did not arrive: field" in caplog.text
     site.die()
+
+
+def dead_journal(folder: Path, name: str) -> Path:
+    dead = Journal(folder / f"{name}.journal", {**WHO, "publisher": name * 36}, STARTED_MS)
+    dead.belongs_to(CLUSTER)
+    dead.hand_over("t", STARTED_MS, STARTED_MS, 3)
+    journal_module._close(dead._file, dead._map)
+    return dead.path
+
+
+def test_a_journal_that_a_service_of_an_earlier_version_renamed_is_adopted(tmp_path: Path) -> None:
+    """Services of two versions share the directory. A start of the earlier one renames whatever it cannot
+    read, also the journal of another service: what that had been handed was unknown for good.
+    """
+    path = dead_journal(tmp_path, "a")
+    path.rename(path.with_suffix(".refused"))
+    (tmp_path / "junk.refused").write_bytes(b"junk")
+    adopted: list[DeadJournal] = []
+    assert adopt(tmp_path, {**WHO, "service": "search"}, CLUSTER, adopted.append) == 0
+    assert adopt(tmp_path, WHO, CLUSTER, adopted.append) == 1
+    assert [tally.handed_over_count for tally in adopted[0].counts.changed()] == [3]
+    assert [each.name for each in tmp_path.iterdir()] == ["junk.refused"]
+    assert adopt(tmp_path, WHO, CLUSTER, adopted.append) == 0
+
+
+def test_a_journal_of_a_later_version_is_left_to_its_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = dead_journal(tmp_path, "a")
+    data = path.read_bytes()
+    path.write_bytes(b"HRCOUNT3" + data[8:])
+    assert adopt(tmp_path, WHO, CLUSTER, lambda dead: None) == 0
+    assert path.read_bytes() == b"HRCOUNT3" + data[8:]
+    assert f"a later version of headrace wrote the journal {path}; it is left" in caplog.text

@@ -24,6 +24,7 @@ from headrace.events.words import checked
 
 MAGIC: Final = b"HRCOUNT2"
 UNCHECKED_MAGIC: Final = b"HRCOUNT1"  # of earlier versions: no word has a checksum
+ANY_MAGIC: Final = b"HRCOUNT"  # the digit behind it is the format's
 TOPICS_MAX: Final = 65_536
 RANGES_MAX: Final = 1_000  # of one part in a snapshot
 DESCRIPTION_MAX_BYTES: Final = 4_096

@@ -15,6 +15,7 @@ from headrace.client import BatchIdentity
 from headrace.events.arrived import Arrived, unpacked
 from headrace.events.handovers import HandoverCounts, PartState, SequenceRange
 from headrace.events.journal_format import (
+    ANY_MAGIC,
     CLOSED,
     DESCRIPTION_MAX_BYTES,
     FINISHED,
@@ -44,6 +45,10 @@ class JournalError(Exception):
     """The file is no journal, or cannot be read; the message names it and the problem."""
 
 
+class LaterJournalError(JournalError):
+    """A later version of headrace wrote the journal; its own publishers can read it."""
+
+
 class DeadJournal(NamedTuple):
     """What a journal says of a publisher that ended without closing. `is_whole`: it did not overflow.
     `audit_topic_id`: zero if the publisher never reached a broker. `arrived`: None if no report arrived, or
@@ -61,6 +66,8 @@ class DeadJournal(NamedTuple):
 
 def replay(path: Path, data: bytes) -> DeadJournal:
     """Returns the counts of a journal. Raises `JournalError` if it is none."""
+    if data.startswith(ANY_MAGIC) and data[: len(MAGIC)] > MAGIC:
+        raise LaterJournalError(f"a later version of headrace wrote the journal {path}")
     try:
         magic, _, _, started_ms, flags, size, audit_topic = HEADER.unpack_from(data)
         is_checked = magic == MAGIC

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from headrace.events.claims import claim
 from headrace.events.journal import SIZE_MAX_BYTES, UNFINISHED_SUFFIX, Journal
-from headrace.events.journal_replay import DeadJournal, JournalError, replay
+from headrace.events.journal_replay import DeadJournal, JournalError, LaterJournalError, replay
 from headrace.events.reporter import UnreportableError
 from headrace.wire.primitives import NO_UUID
 
@@ -85,10 +85,15 @@ def adopt(folder: Path, successor: Mapping[str, str | int], audit_topic_id: UUID
     Returns how many. Journals of another cluster, those that another kernel wrote, and those that nobody
     succeeded for `HEIRLESS_KEPT_S`, are removed, with a warning. A journal whose report fails stays for the
     next start; a file that is no journal is renamed, and so is one whose counts no report can hold: it keeps
-    the others of no heir. Raises what `report` raises.
+    the others of no heir. Services of several versions share the directory: earlier ones rename what they
+    cannot read, so what was renamed is looked at again, and journals of later ones are left alone. Raises
+    what `report` raises.
     """
     adopted = 0
-    for path in sorted(folder.glob(f"*{SUFFIX}"))[:LOOKED_MAX]:
+    for path in (
+        *sorted(folder.glob(f"*{SUFFIX}"))[:LOOKED_MAX],
+        *sorted(folder.glob(f"*{REFUSED_SUFFIX}"))[:LOOKED_MAX],
+    ):
         if adopted >= ADOPTED_MAX:
             break
         try:
@@ -127,6 +132,9 @@ def _read(path: Path, file: int) -> DeadJournal | None:
     try:
         with open(file, "rb", closefd=False) as stream:
             return replay(path, stream.read(SIZE_MAX_BYTES + 1))
+    except LaterJournalError as error:
+        logger.warning("%s; it is left to publishers of that version", error)
+        return None
     except (OSError, JournalError) as error:
         _refuse(path, str(error))
         return None
@@ -142,6 +150,8 @@ def _is_reported(path: Path, dead: DeadJournal, report: ReportOf) -> bool:
 
 
 def _refuse(path: Path, problem: str) -> None:
+    if path.suffix == REFUSED_SUFFIX:  # it was said when it was renamed
+        return
     logger.warning("%s; it is renamed to %s", problem, path.with_suffix(REFUSED_SUFFIX).name)
     path.replace(path.with_suffix(REFUSED_SUFFIX))
 
