@@ -185,7 +185,7 @@ def test_samples_are_bounded_and_those_left_out_are_counted(monkeypatch: pytest.
     found = lines([*mirror_metrics(mirror_status("t", 60)), metric("headrace_last", "what", 1)])
     samples = [line for line in found if not line.startswith(("#", LEFT_OUT))]
     assert len(samples) == 100 and "headrace_last" not in "".join(samples)
-    assert found[-1] == f"{LEFT_OUT} {5 + 3 * 60 + 1 - 100}"
+    assert found[-1] == f"{LEFT_OUT} {6 + 3 * 60 + 1 - 100}"
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,13 @@ def metrics(status: Mapping[str, Any]) -> Iterator[Metric]:
     """Yields what `MirrorService.status` returns."""
     rows = status["partitions"]
     whose = {"source": status["source"], "target": status["target"]}
-    halted = sum(row["state"] == "halted" for row in rows)
+    halted, locating = (sum(row["state"] == state for row in rows) for state in ("halted", "locating"))
     failed = len(status["topic_troubles"])
     yield metric("headrace_mirror_up", "Whether it finds the topics to copy", not status["trouble"], **whose)
     yield metric("headrace_mirror_topics_failed", "Topics with a problem", failed, **whose)
     yield metric("headrace_mirror_partitions", "Partitions that it copies", len(rows), **whose)
     yield metric("headrace_mirror_partitions_halted", "Copies that wait for a person", halted, **whose)
+    yield metric("headrace_mirror_partitions_locating", "Copies that look for their place", locating, **whose)
     yield metric("headrace_mirror_lag_bytes", "Bytes that are not copied yet", status["lag_bytes"], **whose)
     for name, what, field in _PARTITION:
         yield Metric(
@@ -32,5 +33,6 @@ def metrics(status: Mapping[str, Any]) -> Iterator[Metric]:
             tuple(
                 Sample(row[field], {**whose, "topic": row["topic"], "partition": row["partition"]})
                 for row in rows
+                if field != "lag_bytes" or row["state"] != "locating"  # then nobody knows
             ),
         )

@@ -22,6 +22,8 @@ def page(status: Mapping[str, Any]) -> Page:
     problems += [f"topic {topic}: {problem}" for topic, problem in sorted(status["topic_troubles"].items())]
     if counts["halted"]:
         problems.append(f"{counted(counts['halted'], 'copy is', 'copies are')} halted; the table says why.")
+    if waits := sum(row["state"] == "locating" and bool(row["reason"]) for row in partitions):
+        problems.append(f"{counted(waits, 'copy waits', 'copies wait')}; the table says for what.")
     if problems:
         state = Mark("has a problem", Tone.BAD)
     elif counts["caught_up"] == len(partitions):

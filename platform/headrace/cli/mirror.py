@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,7 +28,8 @@ ADMIN_TIMEOUT_MS = 8_000.0
 def status(json: JsonOption = False) -> None:
     """Show how far every partition is copied.
 
-    The exit code is 1 if one is halted, and 3 if a mirror does not answer; the others are shown.
+    The exit code is 1 if one is halted, or a topic is not copied, and 3 if a mirror does not answer, or does
+    not reach what it copies; the others are shown.
     """
     statuses, problems = _all_statuses(context().mirrors)
     rows = [(status["source"], row) for status in statuses for row in status["partitions"]]
@@ -43,7 +44,7 @@ def status(json: JsonOption = False) -> None:
                     row["topic"],
                     row["partition"],
                     row["target_partition"],
-                    in_bytes(row["lag_bytes"]),
+                    "?" if row["state"] == "locating" else in_bytes(row["lag_bytes"]),
                     in_bytes(row["skipped_bytes"]) if row["skipped_bytes"] else "-",
                     _state(row),
                 )
@@ -60,12 +61,26 @@ def status(json: JsonOption = False) -> None:
             if row["reason"]:  # long: in the table it would widen every row
                 where = plain(f"{row['topic']}-{row['partition']} of {source}")
                 out.print(f"{where} is {_state(row)}: {plain(str(row['reason']))}", soft_wrap=True)
-    for problem in problems:
-        print_error(str(problem))
-    if problems:
+    uncopied = [problem for each in statuses for problem in _uncopied(each)]
+    stopped = [problem for each in statuses for problem in _stopped(each)]
+    for problem in (*uncopied, *stopped, *map(str, problems)):
+        print_error(problem)
+    if problems or stopped or any(row["state"] == "locating" and row["reason"] for _, row in rows):
         raise typer.Exit(ExitCode.UNREACHABLE)
-    if halted:
+    if halted or uncopied:
         raise typer.Exit(ExitCode.NEGATIVE)
+
+
+def _uncopied(status: Mapping[str, Any]) -> list[str]:
+    """Returns why topics are not copied: they may have no row."""
+    problems = status.get("topic_troubles", {})
+    return [f"topic {topic} of {status['source']}: {problems[topic]}" for topic in sorted(problems)]
+
+
+def _stopped(status: Mapping[str, Any]) -> list[str]:
+    """Returns what keeps a mirror from its work: what is shown of its copies is then of before."""
+    problem = status.get("trouble", "")
+    return [f"the mirror of {status['source']}: {problem}"] if problem else []
 
 
 @app.command("accept-gap")
