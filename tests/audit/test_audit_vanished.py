@@ -146,3 +146,21 @@ def test_a_store_of_an_earlier_version_learns_who_publishes_what(tmp_path: Path)
         with store.reading() as connection:
             assert unclosed(connection, TOPIC, DC) == known
         store.close()
+
+
+def test_what_an_earlier_version_folded_meanwhile_tells_who_publishes_what(tmp_path: Path) -> None:
+    """An operator went back to it, and forward again: it does not know the table, and leaves it as it is. The
+    hour was complete, although a publisher that was killed in it may have had events there.
+    """
+    url = f"sqlite:///{tmp_path}/audit.db"
+    AuditStore(url).close()
+    store = AuditStore(url)
+    store.fold(records(HOUR + 9))
+    store.close()
+    with sqlite3.connect(tmp_path / "audit.db") as earlier:
+        earlier.execute("DELETE FROM published")
+    earlier.close()
+    store = AuditStore(url)
+    (found,) = report(store, TOPIC, HOUR, HOUR + HOUR_MS, now_ms=NOW_MS).verdicts
+    store.close()
+    assert found.status is Status.UNKNOWN

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import Column, Connection, Table, insert, inspect, select
+from sqlalchemy import Column, Connection, Table, exists, insert, inspect, select
 from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import CreateColumn
 
@@ -34,10 +34,14 @@ def add_later_columns(connection: Connection) -> None:
 
 
 def fill_published(connection: Connection) -> None:
-    """Fills the empty table of who has published what from the hours that the store has."""
+    """Adds to the table of who has published what what the store's hours say: an earlier version, to which an
+    operator went back for a while, folds without it.
+    """
     names = [column.name for column in measured_tables.published.c]
-    known = select(*(tables.handovers.c[name] for name in names)).distinct()
-    connection.execute(insert(measured_tables.published).from_select(names, known))
+    told = [tables.handovers.c[name] for name in names]
+    known = [column == measured_tables.published.c[column.name] for column in told]
+    lacking = select(*told).distinct().where(~exists().where(*known))
+    connection.execute(insert(measured_tables.published).from_select(names, lacking))
 
 
 def columns_of(connection: Connection, table: Table) -> set[str]:

@@ -26,7 +26,7 @@ from headrace.audit.store.fold_logs import LogFolder, last_read, lost_marks
 from headrace.audit.store.fold_recount import forget_later_beats, forget_later_clocks
 from headrace.audit.store.fold_set_aside import add_set_aside, read_set_aside
 from headrace.audit.store.inserting import insert_new, upsert
-from headrace.audit.store.later_columns import add_later_columns, columns_of, fill_published
+from headrace.audit.store.later_columns import add_later_columns, fill_published
 from headrace.audit.topic.logs_read import NO_LOGS, LastRead, Log, LogsRead, Mark
 from headrace.audit.topic.records import ReceivedRecord
 from headrace.audit.topic.set_aside import SetAside
@@ -292,10 +292,8 @@ class AuditStore:
 
     def _created_version(self) -> str:
         with self.writing() as connection:
-            fills_published = not columns_of(connection, measured_tables.published)
             tables.metadata.create_all(connection)
-            if fills_published:
-                fill_published(connection)
+            fill_published(connection)
             for index in tables.spans.indexes:  # a store of an earlier version has others
                 index.create(connection, checkfirst=True)
             add_later_columns(connection)
