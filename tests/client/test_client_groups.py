@@ -66,6 +66,16 @@ def test_a_message_whose_work_fails_is_delivered_again(members: Members, streams
     assert sorted(done + [number_of(each) for each in rest if each is not None]) == list(range(20))
 
 
+def test_the_name_of_one_topic_is_no_list_of_letters(members: Members) -> None:
+    """The group waited for ever for topics "g", "r", "o" and so on, without a word."""
+    members.publish(1)
+    options: Any = {"auto_offset_reset": "earliest"}
+    zookeeper, bootstrap = members.cluster.zookeeper.hosts, members.cluster.bootstrap
+    with ConsumerGroup(zookeeper, bootstrap, members.name, members.topic, consumer_options=options) as group:
+        found = group.streams(1)[0].get(20)
+    assert found is not None and number_of(found) == 0
+
+
 def test_a_negative_offset_is_none(members: Members) -> None:
     """A client of Kafka's protocol may commit one; members ended with an error where one was stored."""
     members.publish(20)

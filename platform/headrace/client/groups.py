@@ -82,12 +82,12 @@ class ConsumerGroup(Client):
         """`consumer_options` go to the `Consumer` (`auto_offset_reset`, `on_corrupt`, sizes …).
 
         A damaged batch ends the streams with `CorruptRecordsError`, unless `on_corrupt` is "skip". Raises
-        `ValueError`.
+        `ValueError`. `topics` may be the name of one.
         """
         super().__init__("group")
         check_group_name(group)
         self.group = group
-        self.topics = sorted(set(topics))
+        self.topics = sorted({topics} if isinstance(topics, str) else set(topics))
         if not self.topics:
             raise ValueError("a consumer group needs at least one topic")
         self.member_id = member_id or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
