@@ -40,6 +40,8 @@ class Share:
     """Those of the datacenter."""
     reader: WriterSchema | None = None
     """The newest schema of all datacenters, if each has schemas of its own."""
+    newest_id: int | None = None
+    """The id of the table's newest schema, as its last change has it."""
 
     def has(self, partition: int) -> bool:
         return self.datacenter is None or partition in self.partitions
@@ -51,13 +53,18 @@ class Share:
     def schemas(self, subject: str) -> TopicSchemas:
         """Returns the subject's schemas, to be read as the newest one of all shares.
 
-        Raises `SchemaConflictError` if two registries have different schemas for one id.
+        Raises `SchemaConflictError` if two registries have different schemas for one id, and
+        `RegistryUnavailableError` if one does not answer that may have the table's newest schema: without it
+        the table would lose columns.
         """
         schemas = topic_schemas(subject, self.registries)
+        known = (*schemas.writers, *(writer for writer, _ in schemas.refused))
+        if self.newest_id is not None and self.newest_id not in {each.schema_id for each in known}:
+            self.registries.check_all_answered()
         return schemas if self.reader is None else with_reader(schemas, self.reader)
 
 
-def is_contradicted(state: TableState) -> bool:
+def _is_contradicted(state: TableState) -> bool:
     """Whether registries have meant different schemas by an id of this table."""
     return state.schema_datacenter is not None or any(
         file.schema_datacenter is not None for file in state.files.values()
@@ -70,18 +77,19 @@ def for_each_source(
     subject: str,
     partitions: Callable[[], Iterable[int]],
     work: Callable[[Share], _T],
-    *,
-    contradicted: bool = False,
+    now: TableState | None = None,
 ) -> list[_T]:
     """Does the work for all partitions at once; if it meets a `SchemaConflictError`, for each datacenter.
 
-    `contradicted`: registries are known to mean different schemas by an id (`is_contradicted`), so that one
-    which does not answer may be the one that says so. Raises `SchemasError` then, and if the sources of the
-    partitions are not known.
+    `now`: the table. If registries are known to mean different schemas by an id of it, one that does not
+    answer may be the one that says so. Raises `SchemasError` then, and if the sources of the partitions are
+    not known.
     """
+    now = now or TableState()
+    contradicted = _is_contradicted(now)
     with Registries(warehouse.registry_url, needs_all=contradicted) as registries:
         try:
-            return [work(Share(registries))]
+            return [work(Share(registries, newest_id=now.schema_id))]
         except SchemaConflictError as conflict:
             sources = _sources(warehouse, topic, conflict)
         except RegistryUnavailableError as error:

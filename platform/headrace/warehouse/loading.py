@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from headrace.warehouse import crash
-from headrace.warehouse.by_datacenter import Share, for_each_source, is_contradicted
+from headrace.warehouse.by_datacenter import Share, for_each_source
 from headrace.warehouse.change import Change, TopicTable
 from headrace.warehouse.commitlog import CommitConflictError
 from headrace.warehouse.counting import distinct_offsets, may_repeat
@@ -169,7 +169,7 @@ def stage_planned(
         subject,
         lambda: (each.partition for each in planned),
         lambda share: _stage(spark, change, planned, share, subject),
-        contradicted=is_contradicted(change.table.log.state()),
+        change.table.log.state(),
     )
     return StagedLoad(
         [file for each in shares for file in each.files],

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from headrace.warehouse.by_datacenter import Share, for_each_source, is_contradicted
+from headrace.warehouse.by_datacenter import Share, for_each_source
 from headrace.warehouse.change import Change, TopicTable
 from headrace.warehouse.commitlog import CommitConflictError
 from headrace.warehouse.dead import dead_files, undecodable, unframed, write_dead
@@ -130,7 +130,7 @@ def _stage(change: Change, raw: "DataFrame", wanted: int, subject: str) -> _Stag
         subject,
         partitions,
         lambda share: _stage_rows(change, raw, wanted, share, subject),
-        contradicted=is_contradicted(table.log.state()),
+        table.log.state(),
     )
     alive = [file for staged in shares for file in staged.alive]
     dead: list[StagedFile] = []
