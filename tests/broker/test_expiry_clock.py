@@ -45,6 +45,8 @@ def test_it_is_never_later_than_either_clock(own_step_ms: int, zookeeper_off_ms:
     host.wall_ms += own_step_ms
     host.wait(wait_ms)
     assert host.clock.now_ms() == NOW_MS + wait_ms + min(own_step_ms, zookeeper_off_ms)
+    latest_ms = NOW_MS + wait_ms + max(own_step_ms, zookeeper_off_ms)
+    assert host.clock.bounds_ms() == (host.clock.now_ms(), latest_ms)
 
 
 def test_clocks_that_differ_are_named_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from fix_broker import BrokerCluster
+from fix_broker import BrokerCluster, StartCluster
 from headrace.client import Admin
 from headrace.client.errors import BrokerError
 from headrace.coordination.declared import ANY, HISTORY, PRODUCERS, REPORTING, Change, history_of
@@ -56,6 +58,34 @@ def test_a_change_is_kept_with_its_hour(admin: Admin) -> None:
     assert change.from_ms is not None and before_ms < change.from_ms <= before_ms + 3_600_000 + 60_000
     admin.alter_configs(name, {"retention.ms": "1000"})
     assert eventually_declared(admin, name, ANY) == (first, change)
+
+
+CLOCK_OF_BEFORE = """
+import time
+
+right = time.time_ns
+time.time_ns = lambda: right() - 10 * 86_400 * 10**9
+"""
+
+
+def test_a_broker_whose_clock_is_behind_does_not_change_hours_that_are_over(
+    broker_cluster: StartCluster, tmp_path: Path
+) -> None:
+    """Its word applied to the hours of the last ten days: of those nobody had to report any more, and what
+    their producers had reported and lost was complete.
+    """
+    (tmp_path / "sitecustomize.py").write_text(CLOCK_OF_BEFORE)
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    cluster = broker_cluster(environment={"PYTHONPATH": path})
+    with Admin(cluster.bootstrap) as admin:
+        name = new_topic(admin)
+        before_ms = time.time_ns() // 1_000_000
+        admin.alter_configs(name, {PRODUCERS: ANY})
+        first, change = eventually_declared(admin, name, ANY)
+        assert (first, change.producers) == (Change(REPORTING), ANY)
+        assert change.from_ms is not None and before_ms < change.from_ms <= before_ms + 3_600_000 + 60_000
+        admin.alter_configs(name, {PRODUCERS: REPORTING})
+        assert eventually_declared(admin, name, REPORTING) == (Change(REPORTING),), "the audit asks for more"
 
 
 @pytest.mark.parametrize(

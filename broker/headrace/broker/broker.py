@@ -101,7 +101,7 @@ class Broker:
         self._own_work = OwnJobs(self._control)
         self._brokers = BrokerRegistry(self._session)
         self._topics = TopicRegistry(self._session)
-        admin = TopicAdmin(self._topics, self._config, lambda: self._state.view, self._serves)
+        admin = self._topic_admin()
         self._state = BrokerState(
             broker_id=options.broker_id,
             datacenter=options.datacenter,
@@ -231,6 +231,12 @@ class Broker:
         groups.serve(self._service, OffsetService(groups.coordinator, store, groups.when_known))
         OffsetExpiry(self._session, self._state, groups.coordinator, upkeep).begin()
         return groups
+
+    def _topic_admin(self) -> TopicAdmin:
+        def bounds_ms() -> tuple[int, int]:
+            return self._state.expiry_clock.bounds_ms()
+
+        return TopicAdmin(self._topics, self._config, lambda: self._state.view, self._serves, bounds_ms)
 
     def _serves(self, topic: str, index: int) -> bool:
         return self._state.partitions.get(topic, index) is not None

@@ -45,6 +45,11 @@ class ExpiryClock:
             return None
         return min(self._wall_ms(), self._began_ms + self._elapsed_ms())
 
+    def bounds_ms(self) -> tuple[int, int]:
+        """Returns the earlier and the later of the two times, as far as ZooKeeper has told its."""
+        own_ms, ahead_ms = self._wall_ms(), self.ahead_ms or 0
+        return min(own_ms, own_ms - ahead_ms), max(own_ms, own_ms - ahead_ms)
+
     @property
     def ahead_ms(self) -> int | None:
         """How far this broker's clock is ahead of ZooKeeper's; `None` until that is known."""

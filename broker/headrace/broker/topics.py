@@ -62,7 +62,8 @@ class NewTopic:
 
 
 class TopicAdmin:
-    """`view` returns the present view of the cluster, `served_here` whether this broker serves a partition.
+    """`view` returns the present view of the cluster, `served_here` whether this broker serves a partition,
+    `bounds_ms` how early and how late it may be.
 
     Methods that change something raise `Refused`.
     """
@@ -73,11 +74,13 @@ class TopicAdmin:
         config: BrokerConfig,
         view: Callable[[], ClusterView],
         served_here: Callable[[str, int], bool],
+        bounds_ms: Callable[[], tuple[int, int]] = lambda: (now_ms(), now_ms()),
     ) -> None:
         self._registry = registry
         self._config = config
         self._view = view
         self._served_here = served_here
+        self._bounds_ms = bounds_ms
         self._silent_until_s: dict[int, float] = {}  # by leader
 
     @staticmethod
@@ -257,10 +260,9 @@ class TopicAdmin:
         except ConfigError as error:
             raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from None
 
-    @staticmethod
-    def _with_history(present: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
+    def _with_history(self, present: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
         try:
-            return declared.with_history(present, wanted, now_ms())
+            return declared.with_history(present, wanted, *self._bounds_ms())
         except ValueError as error:
             raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from None
 

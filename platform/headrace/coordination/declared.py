@@ -71,8 +71,12 @@ def history_of(config: Mapping[str, str]) -> tuple[Change, ...]:
     return changes if changes[-1].producers == declared else (Change(REPORTING),)
 
 
-def with_history(present: Mapping[str, str], wanted: Mapping[str, str], now_ms: int) -> dict[str, str]:
+def with_history(
+    present: Mapping[str, str], wanted: Mapping[str, str], now_ms: int, latest_ms: int | None = None
+) -> dict[str, str]:
     """Returns a topic's new configuration with its history: a change applies to the hours after this one.
+    `latest_ms`: the present time may be as late as that, where clocks differ: from then on the audit may ask
+    for less, and from `now_ms` on for more.
 
     Raises `ValueError` if `wanted` changes the history itself, or if it would have too many changes.
     """
@@ -85,7 +89,8 @@ def with_history(present: Mapping[str, str], wanted: Mapping[str, str], now_ms: 
     before, after = (config.get(PRODUCERS) or REPORTING for config in (present, wanted))
     if before == after:
         return result
-    from_ms = now_ms - now_ms % HOUR_MS + HOUR_MS
+    at_ms = now_ms if after == REPORTING else max(now_ms, latest_ms or now_ms)
+    from_ms = at_ms - at_ms % HOUR_MS + HOUR_MS
     earlier = [change for change in history_of(present) if change.from_ms is None or change.from_ms < from_ms]
     changes = [*earlier, Change(after, from_ms)]
     if earlier[-1].producers == after:
