@@ -285,4 +285,6 @@ def test_a_journal_of_a_later_version_is_left_to_its_own(
     path.write_bytes(b"HRCOUNT3" + data[8:])
     assert adopt(tmp_path, WHO, CLUSTER, lambda dead: None) == 0
     assert path.read_bytes() == b"HRCOUNT3" + data[8:]
-    assert f"a later version of headrace wrote the journal {path}; it is left" in caplog.text
+    assert f"{path} is not a publisher's journal of this version: a later version of headrace wrote it" in (
+        caplog.text
+    )

@@ -67,7 +67,8 @@ class DeadJournal(NamedTuple):
 def replay(path: Path, data: bytes) -> DeadJournal:
     """Returns the counts of a journal. Raises `JournalError` if it is none."""
     if data.startswith(ANY_MAGIC) and data[: len(MAGIC)] > MAGIC:
-        raise LaterJournalError(f"a later version of headrace wrote the journal {path}")
+        problem = "a later version of headrace wrote it"
+        raise LaterJournalError(f"{path} is not a publisher's journal of this version: {problem}")
     try:
         magic, _, _, started_ms, flags, size, audit_topic = HEADER.unpack_from(data)
         is_checked = magic == MAGIC
