@@ -6,6 +6,7 @@ target.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import re
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -33,6 +35,7 @@ from headrace.mirror.locating import (
     SourceGapError,
     locate,
 )
+from headrace.mirror.locators import Locators, Sides
 from headrace.mirror.pipeline import Pipeline
 from headrace.mirror.side import MirrorSide
 from headrace.replication.pull import ReplicationError, SourceBehindError
@@ -102,20 +105,23 @@ class MirrorService:
         if session is None:
             self.close()
             return
-        source = MirrorSide(self.settings.source_bootstrap, client_id=self._client_id)
-        target = MirrorSide(self.settings.target_bootstrap, client_id=self._client_id)
+        own = Sides(
+            MirrorSide(self.settings.source_bootstrap, client_id=self._client_id),
+            MirrorSide(self.settings.target_bootstrap, client_id=self._client_id),
+        )
+        locators = Locators(own)
         # A registry or an audit topic that does not answer keeps no copy waiting.
         reporting = threading.Thread(target=self._report_always, name="mirror-gaps", daemon=True)
         try:
-            topics = TargetTopics(self.settings.source_datacenter, target.admin, MirrorMap(session))
+            topics = TargetTopics(self.settings.source_datacenter, own.target.admin, MirrorMap(session))
             self._pipeline.start()
             reporting.start()
             discover_at_s = 0.0
             while not self._stopping.is_set():
                 if time.monotonic() >= discover_at_s:
-                    self._discover(source, target, topics)
+                    self._discover(*own, topics)
                     discover_at_s = time.monotonic() + DISCOVER_S
-                self._locate(source, target, topics)
+                self._locate(locators, topics)
                 if not self._pipeline.is_alive:
                     raise RuntimeError(f"a copying loop failed: {self._pipeline.failure!r}")
                 self._stopping.wait(STEP_S)
@@ -125,8 +131,8 @@ class MirrorService:
             if reporting.ident is not None:
                 reporting.join(REPORTING_END_MAX_S)
             session.close()
-            source.close()
-            target.close()
+            locators.close()
+            own.close()
 
     def status(self) -> dict[str, Any]:
         """Returns how far each copy is and what is wrong, as plain data for `GET /status`."""
@@ -232,24 +238,23 @@ class MirrorService:
         self._pipeline.add(fresh)
         logger.info("mirroring %s: %d partitions into target partitions %s", name, count, numbers)
 
-    def _locate(self, source: MirrorSide, target: MirrorSide, topics: TargetTopics) -> None:
-        """Locates the copies that are new or had a problem, topic by topic."""
+    def _locate(self, locators: Locators, topics: TargetTopics) -> None:
+        """Locates the copies that are new or had a problem."""
         now_s = time.monotonic()
         with self._pipeline.lock:
             unlocated: dict[str, list[PartitionCopy]] = {}
             for copy in self._copies.values():
                 if copy.needs_locating(now_s):
                     unlocated.setdefault(copy.topic, []).append(copy)
-        for topic, copies in unlocated.items():
-            if self._stopping.is_set():
-                return
-            asked_s = time.monotonic()
-            found = _located(source, target, topics, topic, copies)
-            with self._pipeline.lock:
-                for copy in copies:
-                    self._apply_location(copy, found[copy.partition], asked_s)
-        if unlocated:
-            self._pipeline.wake()
+        done = locators.located(unlocated, partial(_located, topics))
+        with contextlib.closing(done):
+            for topic, (asked_s, found) in done:
+                with self._pipeline.lock:
+                    for copy in unlocated[topic]:
+                        self._apply_location(copy, found[copy.partition], asked_s)
+                self._pipeline.wake()
+                if self._stopping.is_set():
+                    return
 
     def _apply_location(
         self, copy: PartitionCopy, found: Located | LocatingError | CoordinationError, asked_s: float
@@ -358,19 +363,22 @@ def _is_absent(topic: TopicInfo | None, partition: int) -> bool:
 
 
 def _located(
-    source: MirrorSide, target: MirrorSide, topics: TargetTopics, topic: str, copies: list[PartitionCopy]
-) -> dict[int, Located | LocatingError | CoordinationError]:
-    """Locates copies of one topic, and records whose bytes they hold before the first ones are copied."""
+    topics: TargetTopics, sides: Sides, topic: str, copies: list[PartitionCopy]
+) -> tuple[float, dict[int, Located | LocatingError | CoordinationError]]:
+    """Locates copies of one topic, and records whose bytes they hold before the first ones are copied.
+    Returns when it began, too.
+    """
+    asked_s = time.monotonic()
     pairs = {copy.partition: copy.target_partition for copy in copies}
     suspects = {copy.partition: copy.suspect for copy in copies if copy.suspect is not None}
     found: dict[int, Located | LocatingError | CoordinationError] = {}
     try:
         copied_ids = topics.copied_ids(topic)
-        found |= locate(source, target, topic, pairs, suspects, copied_ids)
+        found |= locate(*sides, topic, pairs, suspects, copied_ids)
         ids = {
             pairs[partition]: each.topic_id for partition, each in found.items() if isinstance(each, Located)
         }
         topics.note_ids(topic, {number: each for number, each in ids.items() if each != NO_UUID})
     except (ClientError, CoordinationError, NotAMirrorError) as error:
         found = dict.fromkeys(pairs, error)
-    return found
+    return asked_s, found

@@ -44,15 +44,26 @@ class Bounds(NamedTuple):
 
 
 class MirrorSide:
-    """The source cluster or the target cluster of a mirror; blocking calls, from one thread."""
+    """The source cluster or the target cluster of a mirror; blocking calls, from one thread.
 
-    def __init__(self, bootstrap: str, *, client_id: str) -> None:
+    `silent_until_s`: of brokers that do not answer, when each is asked again; several sides may share it.
+    """
+
+    def __init__(
+        self, bootstrap: str, *, client_id: str, silent_until_s: dict[int, float] | None = None
+    ) -> None:
+        self._made_with = bootstrap, client_id
         self.admin = Admin(bootstrap, client_id=client_id, timeout_ms=CALL_TIMEOUT_MS)
         self._network = Network(bootstrap, client_id=client_id, request_timeout_ms=CALL_TIMEOUT_MS)
         self._raw = RawReader(bootstrap, client_id)
         # (topic, partition, address): the one behind, and until when that is believed.
         self._resumes: dict[tuple[str, int, int], tuple[int, float]] = {}
-        self._silent_until_s: dict[int, float] = {}
+        self._silent_until_s = {} if silent_until_s is None else silent_until_s
+
+    def beside(self) -> MirrorSide:
+        """Returns another side of the same cluster, for another thread."""
+        bootstrap, client_id = self._made_with
+        return MirrorSide(bootstrap, client_id=client_id, silent_until_s=self._silent_until_s)
 
     def close(self) -> None:
         self.admin.close()
