@@ -81,6 +81,7 @@ topics:
             "topics: {a: {owner: b, retention: 9999999d}}",
             "retention '9999999d' is not a duration such as 30s, 10m, 6h or 90d, up to",
         ),
+        ("topics: {a: {owner: b, retention: 0s}}", "up to 3660d, and above 0; null keeps all hours"),
         ("topics: {a: {owner: b, retries: -1}}", "retries -1 is not a number from 0 to 20"),
     ],
 )

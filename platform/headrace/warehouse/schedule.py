@@ -56,6 +56,12 @@ def _parsed_duration(text: object) -> timedelta:
     return timedelta(seconds=seconds)
 
 
+def _above_zero(duration: timedelta) -> timedelta:
+    if not duration:
+        raise ValueError
+    return duration
+
+
 def _written_duration(duration: timedelta) -> str:
     seconds = int(duration.total_seconds())
     unit = next(unit for unit, size in reversed(_UNITS_S.items()) if seconds % size == 0)
@@ -89,6 +95,7 @@ def _must(hold: Callable[[str], object]) -> AfterValidator:
 
 
 _Duration = Annotated[timedelta, BeforeValidator(_parsed_duration), PlainSerializer(_written_duration)]
+_Age = Annotated[_Duration, AfterValidator(_above_zero)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +118,19 @@ class LoadSchedule:
     grace: _Duration = timedelta(minutes=10)
     audit_delay: _Duration = timedelta(minutes=5)
     audit_wait: _Duration = timedelta(minutes=30)
-    retention: _Duration | None = None
+    retention: _Age | None = None
     retries: Annotated[StrictInt, Field(ge=0, le=RETRIES_MAX)] = 3
     retry_delay: _Duration = timedelta(seconds=30)
 
 
+_EXPECTED_DURATION: Final = f"a duration such as 30s, 10m, 6h or 90d, up to {DURATION_MAX.days}d"
 _EXPECTED: Final = {
     "schedule": "a cron expression such as '*/10 * * * *', or null for loads by hand",
     "output": "an absolute HDFS directory such as /data",
     "completeness": "a share above 0 and up to 1.0 (every event)",
+    "retention": f"{_EXPECTED_DURATION}, and above 0; null keeps all hours",
     "retries": f"a number from 0 to {RETRIES_MAX}",
 }
-_EXPECTED_DURATION: Final = f"a duration such as 30s, 10m, 6h or 90d, up to {DURATION_MAX.days}d"
 _SCHEDULES: Final = TypeAdapter(LoadSchedule)
 FIELDS: Final = tuple(field.name for field in fields(LoadSchedule) if field.name != "topic")
 DEFAULTS: Final[Mapping[str, Any]] = {
