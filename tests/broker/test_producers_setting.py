@@ -44,20 +44,26 @@ def new_topic(admin: Admin, **config: str) -> str:
     return name
 
 
+def changed_to_any(admin: Admin) -> tuple[str, tuple[Change, ...]]:
+    """Makes a topic, and lets anybody produce: that applies from the next hour on. Returns its changes."""
+    name = new_topic(admin)
+    before_ms = time.time_ns() // 1_000_000
+    admin.alter_configs(name, {PRODUCERS: ANY})
+    first, change = changes = eventually_declared(admin, name, ANY)
+    assert (first, change.producers) == (Change(REPORTING), ANY)
+    assert change.from_ms is not None and before_ms < change.from_ms <= before_ms + 3_600_000 + 60_000
+    return name, changes
+
+
 def test_a_topic_declares_what_it_is_created_with(admin: Admin) -> None:
     assert eventually_declared(admin, new_topic(admin), REPORTING) == (Change(REPORTING),)
     assert eventually_declared(admin, new_topic(admin, headrace_producers=ANY), ANY) == (Change(ANY),)
 
 
 def test_a_change_is_kept_with_its_hour(admin: Admin) -> None:
-    name = new_topic(admin)
-    before_ms = time.time_ns() // 1_000_000
-    admin.alter_configs(name, {PRODUCERS: ANY})
-    first, change = eventually_declared(admin, name, ANY)
-    assert (first, change.producers) == (Change(REPORTING), ANY)
-    assert change.from_ms is not None and before_ms < change.from_ms <= before_ms + 3_600_000 + 60_000
+    name, changes = changed_to_any(admin)
     admin.alter_configs(name, {"retention.ms": "1000"})
-    assert eventually_declared(admin, name, ANY) == (first, change)
+    assert eventually_declared(admin, name, ANY) == changes
 
 
 CLOCK_OF_BEFORE = """
@@ -78,12 +84,7 @@ def test_a_broker_whose_clock_is_behind_does_not_change_hours_that_are_over(
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     cluster = broker_cluster(environment={"PYTHONPATH": path})
     with Admin(cluster.bootstrap) as admin:
-        name = new_topic(admin)
-        before_ms = time.time_ns() // 1_000_000
-        admin.alter_configs(name, {PRODUCERS: ANY})
-        first, change = eventually_declared(admin, name, ANY)
-        assert (first, change.producers) == (Change(REPORTING), ANY)
-        assert change.from_ms is not None and before_ms < change.from_ms <= before_ms + 3_600_000 + 60_000
+        name, _ = changed_to_any(admin)
         admin.alter_configs(name, {PRODUCERS: REPORTING})
         assert eventually_declared(admin, name, REPORTING) == (Change(REPORTING),), "the audit asks for more"
 

@@ -11,24 +11,24 @@ from typing import Any, Final
 
 from fastavro.read import LOGICAL_READERS
 
-_NAMED: Final = ("record", "error", "enum", "fixed")
+NAMED: Final = ("record", "error", "enum", "fixed")
 
 
 def with_default_values(schema: Any) -> Any:
     """Returns a copy of a parsed schema whose fields' defaults are values instead of JSON."""
-    copied, named, changed = copy.deepcopy(schema), _definitions(schema), {}
+    copied, named, changed = copy.deepcopy(schema), definitions(schema), {}
     for name, definition in named.items():
         for field in definition.get("fields", ()):
             if "default" in field:
                 changed[name, field["name"]] = _value(field["type"], field["default"], named)
-    for name, definition in _definitions(copied).items():
+    for name, definition in definitions(copied).items():
         for field in definition.get("fields", ()):
             if "default" in field:
                 field["default"] = changed[name, field["name"]]
     return copied
 
 
-def _definitions(schema: Any) -> dict[str, Any]:
+def definitions(schema: Any) -> dict[str, Any]:
     """Returns the named types of a parsed schema, by full name."""
     found: dict[str, Any] = {}
     left = [schema]
@@ -37,7 +37,7 @@ def _definitions(schema: Any) -> dict[str, Any]:
         if isinstance(part, list):
             left += part
         elif isinstance(part, dict):
-            if part.get("type") in _NAMED:
+            if part.get("type") in NAMED:
                 found[part["name"]] = part
             left += [part.get("type"), part.get("items"), part.get("values")]
             left += [field["type"] for field in part.get("fields", ())]

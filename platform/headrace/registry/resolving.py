@@ -16,7 +16,8 @@ import fastavro.schema
 from fastavro._read_py import LOGICAL_READERS as LOGICAL_READERS_IN_PYTHON
 from fastavro.read import LOGICAL_READERS
 
-_NAMED: Final = frozenset(("record", "error", "enum", "fixed"))
+from headrace.registry.default_values import NAMED, definitions
+
 _PRIMITIVES: Final = ("null", "boolean", "int", "long", "double", "float", "string", "bytes")
 """In an order in which no earlier one reads a later one with a loss, but for the last two."""
 _PROMOTIONS: Final = {
@@ -27,7 +28,7 @@ _PROMOTIONS: Final = {
     "bytes": ("string",),
 }
 """What else reads a primitive type; first what loses the least."""
-_KINDS: Final = (*_PRIMITIVES, *_NAMED, "array", "map", "union", "error_union", "request")
+_KINDS: Final = (*_PRIMITIVES, *NAMED, "array", "map", "union", "error_union", "request")
 _MEANING: Final = ("logicalType", "precision", "scale")
 _UNREAD: Final = "unread"
 _AS_WRITTEN: Final = {"type": "string", "logicalType": "as-written"}
@@ -55,7 +56,7 @@ class _Branches:
     def __init__(self, branches: list[Any]) -> None:
         self._by_kind: dict[str, Any] = {}
         self._by_name: dict[tuple[str, str], Any] = {}
-        named = [branch for branch in branches if _kind(branch) in _NAMED]
+        named = [branch for branch in branches if _kind(branch) in NAMED]
         for branch in branches:
             self._by_kind.setdefault(_kind(branch), branch)
         for branch in named:  # a full name before those that are like it
@@ -67,7 +68,7 @@ class _Branches:
     def best(self, writer: Any) -> Any:
         """Returns the branch that reads a type of the writer; None if none does."""
         kind = _kind(writer)
-        if kind in _NAMED:
+        if kind in NAMED:
             keys = [(kind, writer["name"]), (kind, _short(writer["name"]))]
             return next((self._by_name[key] for key in keys if key in self._by_name), None)
         kinds = (kind, *_PROMOTIONS.get(kind, ()))
@@ -78,8 +79,8 @@ class _Walk:
     """Walks both schemas at once. Each pair of named types has a name that no other one has."""
 
     def __init__(self, writer: Any, reader: Any) -> None:
-        self._writers = dict(_definitions(writer))
-        self._readers = dict(_definitions(reader))
+        self._writers = definitions(writer)
+        self._readers = definitions(reader)
         self._pairs: dict[tuple[str, str | None], str] = {}
         self._taken = set(_KINDS)
         self._branches: dict[int, _Branches] = {}
@@ -91,7 +92,7 @@ class _Walk:
         if isinstance(writer, list):
             return self._union(writer, reader)
         found, kind = self._best(writer, reader), _kind(writer)
-        if kind in _NAMED:
+        if kind in NAMED:
             before, after = self._named(writer, found)
         elif kind in ("array", "map"):
             inner = "items" if kind == "array" else "values"
@@ -159,7 +160,7 @@ class _Walk:
         kind = _kind(reader)
         if kind in _PRIMITIVES:
             return reader
-        name = self._fresh(_short(reader["name"]) if kind in _NAMED else _UNREAD)
+        name = self._fresh(_short(reader["name"]) if kind in NAMED else _UNREAD)
         self._unread.add(name)
         return {"type": "enum", "name": name, "symbols": []}
 
@@ -170,19 +171,6 @@ class _Walk:
             fresh = f"{name}_{number}"
         self._taken.add(fresh)
         return fresh
-
-
-def _definitions(schema: Any) -> Iterator[tuple[str, Any]]:
-    left = [schema]
-    while left:
-        part = left.pop()
-        if isinstance(part, list):
-            left += part
-        elif isinstance(part, dict):
-            if part.get("type") in _NAMED:
-                yield part["name"], part
-            left += [part.get("type"), part.get("items"), part.get("values")]
-            left += [field["type"] for field in part.get("fields", ())]
 
 
 def _defined(schema: Any, definitions: dict[str, Any]) -> Any:
