@@ -14,7 +14,7 @@ import fastavro
 import pytest
 
 from fuzzing.avro import AvroWriter
-from headrace.registry.resolving import resolved
+from headrace.registry.resolving import TooManyPartsError, resolved
 from headrace.registry.value_reading import ValueReader
 
 LATER = {"name": "later", "type": "int", "default": 7}
@@ -189,3 +189,14 @@ def test_thousands_of_branches_take_no_time() -> None:
     began_s = time.process_time()
     resolved(parsed, parsed)
     assert time.process_time() - began_s < 5
+
+
+def test_a_writers_schema_that_asks_for_millions_of_pairs_is_refused_soon() -> None:
+    """Each of its 2,500 records has the name of the reader's one, and is read by its hundred fields."""
+    fields = [field("int", f"f{i}") for i in range(100)]
+    parsed = fastavro.parse_schema(record(field(record(*fields, name="a.X"))))
+    many = record(field([record(*fields, name=f"n{i}.X") for i in range(2_500)]))
+    began_s = time.process_time()
+    with pytest.raises(TooManyPartsError, match="more than 200,000 parts"):
+        resolved(fastavro.parse_schema(many), parsed)
+    assert time.process_time() - began_s < 20

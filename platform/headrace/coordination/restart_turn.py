@@ -8,10 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from headrace.coordination import documents, znodes
 from headrace.coordination.errors import CoordinationError, CorruptNodeError, NodeHeldError
 from headrace.coordination.session import ZooKeeperSession
+
+HOLDER_SHOWN_MAX: Final = 200  # characters of what a node says
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +51,8 @@ def holder_of(session: ZooKeeperSession) -> str:
     """Returns who has the turn; "" if nobody has, or if that is not known. Raises `CoordinationError`."""
     node = session.get_or_none(znodes.RESTARTING)
     try:
-        return "" if node is None else str(documents.decode(znodes.RESTARTING, node.data).get("holder", ""))
+        if node is None:
+            return ""
+        return str(documents.decode(znodes.RESTARTING, node.data).get("holder", ""))[:HOLDER_SHOWN_MAX]
     except CorruptNodeError:
         return ""

@@ -28,11 +28,17 @@ _PROMOTIONS: Final = {
     "bytes": ("string",),
 }
 """What else reads a primitive type; first what loses the least."""
+PARTS_MAX: Final = 200_000
+"""Pairs of types that are looked at: a writer's schema of 1 MB may ask for millions. Some 0.5 s."""
 _KINDS: Final = (*_PRIMITIVES, *NAMED, "array", "map", "union", "error_union", "request")
 _MEANING: Final = ("logicalType", "precision", "scale")
 _UNREAD: Final = "unread"
 _AS_WRITTEN: Final = {"type": "string", "logicalType": "as-written"}
 """A string that stays one, also where bytes are read."""
+
+
+class TooManyPartsError(ValueError):
+    """Both schemas together have more pairs of types than anybody means."""
 
 
 def _as_written(data: str, *_: Any) -> str:
@@ -44,7 +50,9 @@ for _readers in (LOGICAL_READERS, LOGICAL_READERS_IN_PYTHON):
 
 
 def resolved(writer: Any, reader: Any) -> tuple[Any, Any]:
-    """Returns two parsed schemas as fastavro has to see them; their types have other names."""
+    """Returns two parsed schemas as fastavro has to see them; their types have other names. Raises
+    `TooManyPartsError`, `RecursionError`.
+    """
     before, after = _Walk(writer, reader).types(writer, reader)
     parse = fastavro.schema.parse_schema
     return parse(before), parse(after, _ignore_default_error=True)
@@ -85,9 +93,13 @@ class _Walk:
         self._taken = set(_KINDS)
         self._branches: dict[int, _Branches] = {}
         self._unread: set[str] = set()
+        self._parts = 0
 
     def types(self, writer: Any, reader: Any) -> tuple[Any, Any]:
         """Returns a pair of types. `reader`: None for what is not read."""
+        self._parts += 1
+        if self._parts > PARTS_MAX:
+            raise TooManyPartsError(f"it has more than {PARTS_MAX:,} parts beside the reader's schema")
         writer, reader = _defined(writer, self._writers), _defined(reader, self._readers)
         if isinstance(writer, list):
             return self._union(writer, reader)
