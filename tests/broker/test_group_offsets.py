@@ -33,6 +33,7 @@ from fix_zookeeper import ZooKeeperRoom
 from headrace.broker.groups import offset_nodes
 from headrace.broker.groups.coordinator import coordinator_for
 from headrace.broker.groups.offset_nodes import Committed
+from headrace.client.errors import BrokerError
 from headrace.client.group_admin import GroupAdmin
 from headrace.coordination import znodes
 from headrace.coordination.consumers import ConsumerRegistry
@@ -197,6 +198,20 @@ def test_an_id_that_is_too_long_is_refused(client: RawClient) -> None:
     topic = f"t-{uuid.uuid4().hex[:8]}"
     client.create_topic(topic)
     assert commit(client, "g" * 1025, topic, {0: (5, "")}) == {0: "invalid_group_id"}
+
+
+def test_more_offsets_than_one_request_may_name(client: RawClient, one_broker: BrokerCluster) -> None:
+    """A broker ends the connection of a request with more than 10,000 partitions."""
+    group, topic, count = f"g-{uuid.uuid4().hex[:8]}", f"t-{uuid.uuid4().hex[:8]}", 12_000
+    client.create_topic(topic)
+    with GroupAdmin(one_broker.bootstrap, timeout_ms=5000) as admin:
+        # Of these partitions the topic has one: the first answer says so, and that one's offset is stored.
+        with pytest.raises(BrokerError, match=f"{topic}-1: UNKNOWN_TOPIC_OR_PARTITION"):
+            admin.commit_offsets(group, {(topic, number): 3 for number in range(count)})
+        assert admin.group_offsets(group) == {(topic, 0): 3}
+        with pytest.raises(BrokerError, match=f"{topic}-1: UNKNOWN_TOPIC_OR_PARTITION"):
+            admin.delete_offsets(group, [(topic, number) for number in range(count)])
+        assert admin.group_offsets(group) == {}
 
 
 # --- in ZooKeeper, without a broker ---

@@ -7,7 +7,7 @@ that concerns offsets covers both kinds. Members are those of Kafka's own protoc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from headrace.client.asking import (
     everybody,
     silent_brokers,
 )
-from headrace.client.calls import Call, Schema, control_call
+from headrace.client.calls import Call, Schema, control_call, in_parts
 from headrace.client.cluster import BrokerAddress, TopicPartition
 from headrace.client.group_types import GroupDescription, GroupListing, described
 from headrace.wire.apis import ApiKey
@@ -132,37 +132,13 @@ class GroupAdmin(Admin):
         }
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Stores the group's offsets. The coordinator refuses while members of Kafka's protocol live
-        (`BrokerError` UNKNOWN_MEMBER_ID); it does not look for those of ZooKeeper.
+        """Stores the group's offsets, with as many requests as they need; after an error some may be stored.
+        The coordinator refuses while members of Kafka's protocol live (`BrokerError` UNKNOWN_MEMBER_ID); it
+        does not look for those of ZooKeeper.
         """
-
-        def build(schema: Schema) -> Any:
-            topics = tuple(
-                schema.make(
-                    "OffsetCommitRequestTopic",
-                    name=name,
-                    partitions=tuple(
-                        schema.make(
-                            "OffsetCommitRequestPartition",
-                            partition_index=partition,
-                            committed_offset=offset,
-                            committed_metadata="",
-                        )
-                        for partition, offset in parts
-                    ),
-                )
-                for name, parts in _by_topic(offsets).items()
-            )
-            return schema.make(
-                "OffsetCommitRequest",
-                group_id=group,
-                generation_id_or_member_epoch=_NO_GENERATION,
-                member_id="",
-                topics=topics,
-            )
-
-        call = control_call(ApiKey.OFFSET_COMMIT, build)
-        self._at_coordinator(group, call, partial(_partition_results, group))
+        for some in in_parts(_by_topic(offsets)):
+            results_of = partial(_partition_results, group)
+            self._at_coordinator(group, _commit_call(group, some), results_of)
 
     def lags_bytes(self, ends: Mapping[TopicPartition, int]) -> dict[str, int]:
         """Returns how many bytes below `ends` each group has yet to read.
@@ -201,24 +177,11 @@ class GroupAdmin(Admin):
         then stay; NON_EMPTY_GROUP while it has members that are no consumers; GROUP_ID_NOT_FOUND.
         """
 
-        def build(schema: Schema) -> Any:
-            topics = tuple(
-                schema.make(
-                    "OffsetDeleteRequestTopic",
-                    name=name,
-                    partitions=tuple(
-                        schema.make("OffsetDeleteRequestPartition", partition_index=number)
-                        for number, _ in parts
-                    ),
-                )
-                for name, parts in _by_topic(dict.fromkeys(partitions, 0)).items()
-            )
-            return schema.make("OffsetDeleteRequest", group_id=group, topics=topics)
-
         def results_of(body: Any) -> list[ResultCode]:
             return [ResultCode(body.error_code, f"group {group!r}", None), *_partition_results(group, body)]
 
-        self._at_coordinator(group, control_call(ApiKey.OFFSET_DELETE, build), results_of)
+        for some in in_parts(_by_topic(dict.fromkeys(partitions, 0))):
+            self._at_coordinator(group, _delete_offsets_call(group, some), results_of)
 
     # --- coordinators ---
 
@@ -296,11 +259,61 @@ def _overview(group: Any, coordinator: int) -> GroupDescription:
     return GroupDescription(group.group_id, state, group.protocol_type, "", coordinator, members)
 
 
-def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, list[tuple[int, int]]]:
-    topics: dict[str, list[tuple[int, int]]] = {}
+def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
+    topics: dict[str, dict[int, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
-        topics.setdefault(topic, []).append((partition, offset))
+        topics.setdefault(topic, {})[partition] = offset
     return topics
+
+
+def _commit_call(group: str, offsets: Mapping[str, Mapping[int, int]]) -> Call:
+    """Returns an OffsetCommit of a client outside of the group. `offsets`: topic → partition → offset."""
+
+    def build(schema: Schema) -> Any:
+        topics = tuple(
+            schema.make(
+                "OffsetCommitRequestTopic",
+                name=name,
+                partitions=tuple(
+                    schema.make(
+                        "OffsetCommitRequestPartition",
+                        partition_index=partition,
+                        committed_offset=offset,
+                        committed_metadata="",
+                    )
+                    for partition, offset in parts.items()
+                ),
+            )
+            for name, parts in offsets.items()
+        )
+        return schema.make(
+            "OffsetCommitRequest",
+            group_id=group,
+            generation_id_or_member_epoch=_NO_GENERATION,
+            member_id="",
+            topics=topics,
+        )
+
+    return control_call(ApiKey.OFFSET_COMMIT, build)
+
+
+def _delete_offsets_call(group: str, partitions: Mapping[str, Iterable[int]]) -> Call:
+    """Returns an OffsetDelete. `partitions`: topic → partitions."""
+
+    def build(schema: Schema) -> Any:
+        topics = tuple(
+            schema.make(
+                "OffsetDeleteRequestTopic",
+                name=name,
+                partitions=tuple(
+                    schema.make("OffsetDeleteRequestPartition", partition_index=number) for number in parts
+                ),
+            )
+            for name, parts in partitions.items()
+        )
+        return schema.make("OffsetDeleteRequest", group_id=group, topics=topics)
+
+    return control_call(ApiKey.OFFSET_DELETE, build)
 
 
 def _partition_results(group: str, body: Any) -> list[ResultCode]:
