@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import time
 
 import pytest
 
+from fix_broker import BrokerCluster
 from fix_client import FakeCluster, MakeProducer, StartCluster
-from headrace.client import Consumer
+from fix_fake_broker import refuse
+from headrace.client import Consumer, unread
 from headrace.client.errors import DeliveryTimeoutError, MetadataTimeoutError
+from headrace.wire.apis import ApiKey
+from headrace.wire.errors import ErrorCode
 
 WAIT_S = 60
 
@@ -39,3 +45,65 @@ def test_a_consumer_names_it(half: FakeCluster) -> None:
         consumer.assign([("t", 1)])
         with pytest.raises(MetadataTimeoutError, match=refused_of(half)):
             consumer.position("t", 1, timeout_s=1.0)
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+
+
+def poll_until_warned(consumer: Consumer, caplog: pytest.LogCaptureFixture) -> str:
+    until_s = time.monotonic() + WAIT_S
+    while not (told := warnings_of(caplog)):
+        assert time.monotonic() < until_s
+        assert consumer.poll(0.05) == []
+    return told[0]
+
+
+def test_a_consumer_warns_of_what_it_cannot_read(
+    half: FakeCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tries again without end: a misspelt topic looked like one without news."""
+    monkeypatch.setattr(unread, "TELL_AFTER_S", 0.5)
+    first = half.brokers[0]
+    with Consumer(f"{first.host}:{first.port}") as consumer:
+        consumer.assign([("t", 1), ("t", 7)])
+        told = poll_until_warned(consumer, caplog)
+        assert re.search(rf"t-1 cannot be read for \d s: {refused_of(half)}", told)
+        assert re.search(r"t-7 cannot be read for \d s: the topic has 2 partitions, numbered from 0", told)
+        consumer.poll(1.0)
+        assert len(warnings_of(caplog)) == 1, "again only after TELL_AGAIN_S"
+
+
+def test_a_consumer_warns_of_a_leader_that_refuses(
+    fake_cluster: StartCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unread, "TELL_AFTER_S", 0.3)
+    cluster = fake_cluster()
+    cluster.next(ApiKey.FETCH, *[refuse(ErrorCode.KAFKA_STORAGE_ERROR)] * 1000)
+    with Consumer(cluster.bootstrap, retry_backoff_ms=5, retry_backoff_max_ms=20) as consumer:
+        consumer.assign([("t", 0)])
+        consumer.seek("t", 0, 0)
+        assert "KAFKA_STORAGE_ERROR" in poll_until_warned(consumer, caplog)
+        caplog.set_level(logging.INFO)
+        with cluster.lock:
+            cluster.script.clear()
+        until_s = time.monotonic() + WAIT_S
+        while "t-0 can be read again" not in caplog.messages:
+            assert time.monotonic() < until_s
+            consumer.poll(0.05)
+
+
+def test_a_consumer_warns_of_a_topic_that_is_not_there(
+    one_broker: BrokerCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unread, "TELL_AFTER_S", 0.5)
+    with Consumer(one_broker.bootstrap) as consumer:
+        consumer.assign([("pgae-view", 0)])
+        told = poll_until_warned(consumer, caplog)
+        assert re.search(r"pgae-view-0 cannot be read for \d s: the brokers have no topic 'pgae-view'", told)
+        with pytest.raises(MetadataTimeoutError, match="the brokers have no topic"):
+            consumer.position("pgae-view", 0, timeout_s=0.5)
+        consumer.assign([])
+        monkeypatch.setattr(unread, "TELL_AGAIN_S", 0.0)
+        consumer.poll(1.0)
+        assert len(warnings_of(caplog)) == 1, "it is read no more"

@@ -28,6 +28,7 @@ from headrace.client.keeping import keep
 from headrace.client.lineage import NO_EPOCH, Claim
 from headrace.client.network import Network
 from headrace.client.partition_fetch import PartitionFetch
+from headrace.client.unread import Unread
 from headrace.wire.errors import ErrorCode
 from headrace.wire.fetch import (
     REQUEST_PARTITIONS_MAX,
@@ -82,6 +83,7 @@ class Fetcher:
         self._fetching: dict[int, int] = {}  # brokers with a Fetch in flight → how much they may send
         self._rotation = 0
         self._by_name = False  # the brokers take no topic ids in a Fetch
+        self._unread = Unread(network, clock)
         self._divergence = Divergence(settings.reset, self._wait, self._back_off)
 
     def assign(self, keys: list[TopicPartition]) -> None:
@@ -100,15 +102,17 @@ class Fetcher:
         lookups: dict[int, list[PartitionFetch]] = {}
         fetches: dict[int, list[PartitionFetch]] = {}
         left_out: PartitionFetch | None = None
+        self._unread.tell(self.partitions)
         for state in self._requestable(free_bytes):
             leader = self._network.cluster.leader(state.topic, state.partition)
             topic_id = self._network.cluster.topic_id(state.topic)
             if self._divergence.is_made_again(state, topic_id, by_name=self._by_name):
                 continue
             if leader is None:
+                self._unread.add((state.topic, state.partition))
                 self._network.request_update()
             elif not self._network.ready(leader):
-                continue
+                self._unread.add((state.topic, state.partition))
             elif state.position is None:
                 lookups.setdefault(leader, []).append(state)
             elif leader not in self._fetching:
@@ -215,6 +219,7 @@ class Fetcher:
         elif result.error_code != ErrorCode.NONE:
             self._on_refused(state, result.error_code)
         elif (offset := state.looked_up(result.offset)) is not None:
+            self._unread.remove((state.topic, state.partition))
             topic_id = state.topic_id
             state.move_to(offset)
             state.topic_id = topic_id
@@ -304,6 +309,7 @@ class Fetcher:
             return
         state.failures = 0
         state.id_refused = False
+        self._unread.remove((state.topic, state.partition))
         state.high_watermark, state.high_watermark_s = result.high_watermark, asked_s
         keep(state, result)
 
@@ -323,6 +329,7 @@ class Fetcher:
     def _back_off(self, state: PartitionFetch, error: ClientError | None) -> None:
         state.failures += 1
         state.interruptions += 1
+        self._unread.add((state.topic, state.partition), error)
         state.not_before_s = self._clock() + self._settings.backoff.delay_s(state.failures, self._draw)
         self._network.request_update()
         logger.debug("%s-%d: %s", state.topic, state.partition, error or "missing in the response")
