@@ -29,12 +29,14 @@ from fix_audit_world import (
     report_of,
 )
 from headrace.audit.findings import PRODUCER_HOP, Status
+from headrace.audit.fold_loop import FoldLoop
 from headrace.audit.gathering import gather
 from headrace.audit.gathering import publishers as gather_publishers
 from headrace.audit.intervals import stretches, subtract, union
 from headrace.audit.report.report import is_complete, report, wait_until_resolved
 from headrace.audit.store import upkeep
 from headrace.audit.store.cover import Candidate, choose
+from headrace.audit.store.place import StorePlace
 from headrace.audit.store.store import AuditStore, StoreError
 from headrace.audit.times import HOUR_MS
 from headrace.audit.topic.possible import ADDRESS_MAX
@@ -228,6 +230,23 @@ def test_forgetting_old_hours_keeps_the_ranges_known() -> None:
     store.fold([each for each in records if isinstance(each.record, RangeTally)])
     with store.reading() as connection:
         assert gather.hours(connection, TOPIC, None, None) == []
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("datacenter", "forgotten"), [("analysis", False), (DC, True)], ids=["another", "the-only-one"]
+)
+def test_one_clock_that_is_ahead_forgets_nothing(
+    monkeypatch: pytest.MonkeyPatch, datacenter: str, forgotten: bool
+) -> None:
+    """The auditor of `analysis` took its own clock's word that all hours are older than the store keeps."""
+    batches, logs = world(3, lost=0)
+    store = AuditStore("sqlite://")
+    store.fold(everything_reported(batches, logs))
+    loop = FoldLoop(StorePlace("sqlite://"), lambda _: pytest.fail("not run"), datacenter=datacenter)
+    monkeypatch.setattr("headrace.audit.fold_loop.now_ms", lambda: NOW_MS + 2 * upkeep.KEEP_DEFAULT_MS)
+    loop._run_upkeep(store)
+    assert (report(store, now_ms=NOW_MS).verdicts == ()) is forgotten
     store.close()
 
 

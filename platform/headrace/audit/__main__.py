@@ -67,8 +67,9 @@ class AuditorProcess:
                 source_of=audit_source(mirrors),
             )
 
+        keep_ms = int(options.keep_days * DAY_MS)
         self._fold_loop = (
-            FoldLoop(place, make_reader, keep_ms=int(options.keep_days * DAY_MS)) if place else None
+            FoldLoop(place, make_reader, keep_ms=keep_ms, datacenter=self._name) if place else None
         )
         audit_topic = AUDIT_TOPIC if mirrors is None else ANALYSIS_AUDIT_TOPIC
         reports = AuditPublisher(

@@ -62,11 +62,16 @@ class FoldLoop:
         make_reader: Callable[[dict[tuple[str, int], int]], AuditReader],
         *,
         keep_ms: int = upkeep.KEEP_DEFAULT_MS,
+        datacenter: str = "",
     ) -> None:
+        """`keep_ms`: how long the store keeps an hour of which nothing new is reported. `datacenter`: that of
+        this process, whose clock alone forgets nothing.
+        """
         self.producers = ReportedProducers()
         self._place = place
         self._make_reader = make_reader
         self._keep_ms = keep_ms
+        self._datacenter = datacenter
         self._problem = "starting"
         self._failures = 0
         self._folded_count = 0
@@ -263,8 +268,8 @@ class FoldLoop:
             self._note_store(error)
 
     def _run_upkeep(self, store: AuditStore) -> None:
-        time_ms = now_ms()
         try:
+            time_ms = upkeep.present_ms(store, now_ms(), self._datacenter)
             merged = upkeep.merge(store, time_ms - upkeep.MERGE_AGE_DEFAULT_MS)
             forgotten = upkeep.forget(store, time_ms - self._keep_ms)
             forget_names(store, time_ms)

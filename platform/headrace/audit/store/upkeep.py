@@ -16,6 +16,7 @@ from headrace.audit.store import kept, measured_tables, tables
 from headrace.audit.store.fold import digest_of
 from headrace.audit.store.store import AuditStore
 from headrace.audit.times import HOUR_MS, NEXT_REPORT_MS
+from headrace.audit.topic.records import DATACENTER_TIER
 
 MERGED_SPANS_MAX: Final = 5_000
 MERGED_TALLIES_MAX: Final = 1_000
@@ -59,6 +60,19 @@ def forget(store: AuditStore, before_ms: int) -> int:
         connection.execute(delete(hours).where(hours.c.touched_ms < before_ms))
         _forget_publishers(connection, before_ms)
     return len(old)
+
+
+def present_ms(store: AuditStore, own_ms: int, own_datacenter: str) -> int:
+    """Returns the earlier of two clocks, `own_ms` and that of the newest heartbeat of another datacenter's
+    auditor about its own logs: one clock that is ahead makes nothing old. `own_ms` where there is no other.
+    """
+    beats = tables.beats
+    others = select(func.max(beats.c.at_ms)).where(
+        beats.c.tier == DATACENTER_TIER, beats.c.datacenter != own_datacenter
+    )
+    with store.reading() as connection:
+        heard_ms: int | None = connection.execute(others).scalar()
+    return own_ms if heard_ms is None else min(own_ms, heard_ms)
 
 
 def _old_tallies(connection: Connection, before_ms: int) -> Iterator[_TallyRow]:
