@@ -17,7 +17,9 @@ from fix_audit_world import (
 from fix_memory_hdfs import MemoryHdfs
 from fix_parquet import parquet_of
 from headrace.airflow.proofs import proofs_of
+from headrace.audit.store import upkeep
 from headrace.audit.store.store import AuditStore
+from headrace.process.clock import now_ms
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.layout import TopicPaths
 from headrace.warehouse.manifest import DataFile, HourCount, LoadedRange, Manifest
@@ -63,3 +65,20 @@ def test_rows_of_a_load_that_the_audit_has_not_heard_of_are_not_sealed(tmp_path:
         NotSealedError, match="the loads counted 120 rows of this hour, and the proof says 100"
     ):
         seal_in(log, {HOUR_A: proof()})
+
+
+def test_an_hour_that_lost_events_is_not_sealed_once_the_audit_has_forgotten_it(tmp_path: Path) -> None:
+    """After 30 days, by default: it was complete then, with no event at all, and sealed with all its rows."""
+    url, log = f"sqlite:///{tmp_path}/audit.db", CommitLog(MemoryHdfs(), PATHS)
+    batches = [Batch(0, 7, 0, first, 10, HOUR_A) for first in range(0, 100, 10)]
+    bytes_of = PartitionBytes()
+    for batch in batches[2:]:
+        bytes_of.append(batch.encode())
+    with contextlib.closing(AuditStore(url)) as store:
+        store.fold(everything_reported(batches, {0: bytes_of}, load=load_of({0: bytes_of}, sequence=0)))
+        load(log, 80)
+        assert [each.status for each in proofs_of(url, TOPIC, [HOUR])] == ["lost"]
+        assert upkeep.forget(store, now_ms()) == 1
+    (proof,) = proofs_of(url, TOPIC, [HOUR])
+    with pytest.raises(NotSealedError, match="the loads counted 80 rows of this hour, and the proof says 0"):
+        seal_in(log, {HOUR_A: proof.proof_document})

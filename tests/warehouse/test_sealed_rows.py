@@ -23,6 +23,7 @@ from headrace.warehouse.footers import TRAILER_SIZE_BYTES, FooterError, footer_s
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
 from headrace.warehouse.manifest import DataFile, HourCount, LoadedRange, Manifest, TableState
 from headrace.warehouse.seal import NotSealedError, Seal
+from headrace.warehouse.seal_checks import problems_of_seals
 
 PATHS = TopicPaths("/data", "t")
 HOUR = 10 * HOUR_MS
@@ -156,14 +157,47 @@ def test_a_manifest_that_counts_other_rows_than_it_has_files_for_is_refused() ->
 def test_late_rows_of_an_hour_that_the_audit_has_forgotten_are_sealed() -> None:
     hdfs = MemoryHdfs()
     load(hdfs)
+    sealed(hdfs)
     late = {"counts": {"east": {"warehouse": 3}}, "judged_ms": HOUR + 40 * 24 * HOUR_MS}
     load(hdfs, 3)
     assert sealed(hdfs, late).rows == 82
+    # Once more: what this seal vouches for is forgotten by then, too.
+    load(hdfs, 5)
+    with pytest.raises(NotSealedError, match="counted 87 rows of this hour, and the proof says 3"):
+        sealed(hdfs, late)
+    assert sealed(hdfs, {**late, "counts": {"east": {"warehouse": 5}}}).rows == 87
+    log = CommitLog(hdfs, PATHS)
+    assert problems_of_seals(hdfs, PATHS, log.manifests(), log.state()) == []
     refused_now = {**late, "judged_ms": HOUR + HOUR_MS}
     hdfs = MemoryHdfs()
     load(hdfs)
     load(hdfs, 3)
     refused(hdfs, "counted 82 rows of this hour, and the proof says 3", refused_now)
+
+
+@pytest.mark.parametrize("proven", [0, 3])
+def test_what_the_audit_has_forgotten_is_not_sealed_unless_a_seal_vouches_for_it(proven: int) -> None:
+    """An hour of which events were lost, so that it was never sealed, was sealed by itself after 30 days: the
+    audit forgets it then, and its proof says no rows, or only late ones.
+    """
+    hdfs, proof = MemoryHdfs(), dict[str, Any]()
+    load(hdfs)
+    if proven:
+        load(hdfs, proven)
+    proof = {"counts": {"east": {"warehouse": proven}}, "judged_ms": HOUR + 40 * 24 * HOUR_MS}
+    refused(
+        hdfs,
+        f"the loads counted {79 + proven} rows of this hour, and the proof says {proven}: the audit may have "
+        "forgotten the others, and seals vouch for 0 rows",
+        proof,
+    )
+    # A seal that an earlier headrace wrote on such a proof is named.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seal_module, "problem_of_rows", lambda *_: "")
+        assert sealed(hdfs, proof).rows == 79 + proven
+    log = CommitLog(hdfs, PATHS)
+    (problem,) = problems_of_seals(hdfs, PATHS, log.manifests(), log.state())
+    assert problem.endswith(f"its proof says {proven} rows, the loads had counted {79 + proven}")
 
 
 def test_a_commit_log_that_an_older_headrace_began_is_not_summed_up() -> None:

@@ -184,7 +184,7 @@ def _try_seal(
         seal = latest.get(hour_ms)
         if seal is None or is_stale(state, seal, hour_ms):
             if problem := _problem_of_files(log, state, hour_ms) or problem_of_rows(
-                log, state, hour_ms, proofs[hour_ms]
+                log, state, hour_ms, proofs[hour_ms], None if seal is None else sealed_to(seal)
             ):
                 if log.state().sequence == state.sequence and not log.to_complete():
                     problems[hour_ms] = problem
@@ -270,6 +270,12 @@ def hours_to_seal(state: TableState, sealed: Mapping[int, Seal], now_ms: int, gr
 def is_stale(state: TableState, seal: Seal | None, hour_ms: int) -> bool:
     """Whether the hour has changed since its seal, or has none."""
     return seal is None or seal.sequence < state.changed.get(hour_ms, -1)
+
+
+def sealed_to(seal: Seal) -> int:
+    """Returns the last change whose rows a seal vouches for: its own, or a later one that its proof knew."""
+    heard = seal.proof.get("load_sequence")
+    return max(seal.sequence, heard) if isinstance(heard, int) else seal.sequence
 
 
 def _problem_of_files(log: CommitLog, state: TableState, hour_ms: int) -> str:

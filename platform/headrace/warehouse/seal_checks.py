@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import TopicPaths, hour_name
 from headrace.warehouse.manifest import Manifest, ManifestError, TableState
-from headrace.warehouse.seal import SEALS_AT_ONCE, Seal, seal_files
-from headrace.warehouse.sealed_rows import is_proof_forgotten, rows_proven
+from headrace.warehouse.seal import SEALS_AT_ONCE, Seal, seal_files, sealed_to
+from headrace.warehouse.sealed_rows import may_be_forgotten, rows_proven
 
 _COUNTING: Final = ("load", "replay", "refill")
 _SAME_ROWS: Final = ("compact", "move")
@@ -57,6 +57,7 @@ def problems_of_seals(
         read = list(pool.map(lambda each: _read(hdfs, each[2]), wanted))
     moments = _moments(manifests, {hour_ms for hour_ms, _, _ in wanted})
     found: list[str] = []
+    known = {(each[0], each[1]): seal for each, seal in zip(wanted, read, strict=True)}
     for (hour_ms, version, where), seal in zip(wanted, read, strict=True):
         if isinstance(seal, str):
             found.append(seal)
@@ -64,7 +65,9 @@ def problems_of_seals(
             found.append(
                 f"{where} is a seal of {seal.topic[:80]!r}, {hour_name(seal.hour_ms)}, version {seal.version}"
             )
-        elif problem := _compared(seal, moments[hour_ms], is_summed_up=not state.counted_from):
+        elif problem := _compared(
+            seal, moments[hour_ms], known.get((hour_ms, version - 1)), is_summed_up=not state.counted_from
+        ):
             found.append(f"{where}: {problem}")
     return found
 
@@ -112,8 +115,13 @@ def _counted(manifest: Manifest) -> Iterator[tuple[int, int]]:
                 yield hour.hour_ms, hour.rows
 
 
-def _compared(seal: Seal, moments: Collection[_Moment], *, is_summed_up: bool) -> str:
-    """Returns what of a seal the commit log never said while the seal was the hour's newest. Pure."""
+def _compared(
+    seal: Seal, moments: Collection[_Moment], before: Seal | str | None, *, is_summed_up: bool
+) -> str:
+    """Returns what of a seal the commit log never said while the seal was the hour's newest. Pure.
+
+    `before`: the seal of the version before, or why that is not believed.
+    """
     window: list[_Moment] = []
     for moment in moments:
         if moment.sequence > seal.sequence and moment.changes:
@@ -130,7 +138,10 @@ def _compared(seal: Seal, moments: Collection[_Moment], *, is_summed_up: bool) -
         if proven is None or not is_summed_up or proven in {each.counted for each in window}:
             return ""
         counted = max(each.counted for each in window)
-        if is_proof_forgotten(seal.proof, seal.hour_ms, proven, counted):
+        to = sealed_to(before) if isinstance(before, Seal) else -1
+        sealed = max((each.counted for each in moments if each.sequence <= to), default=0)
+        is_forgotten = may_be_forgotten(seal.proof, seal.hour_ms, proven, counted)
+        if is_forgotten and counted - proven <= (counted if isinstance(before, str) else sealed):
             return ""
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         return f"its proof can't be read: {type(error).__name__}: {str(error)[:200]}"

@@ -23,14 +23,19 @@ FORGOTTEN_AFTER_MS: Final = 7 * 24 * HOUR_MS
 """The audit may have forgotten the first rows of an hour that is older, when late ones are proven."""
 
 
-def problem_of_rows(log: CommitLog, state: TableState, hour_ms: int, proof: Mapping[str, Any]) -> str:
-    """Returns why the hour's rows are not those of the proof; empty if they are. Raises `HdfsError`."""
+def problem_of_rows(
+    log: CommitLog, state: TableState, hour_ms: int, proof: Mapping[str, Any], sealed_to: int | None = None
+) -> str:
+    """Returns why the hour's rows are not those of the proof; empty if they are. Raises `HdfsError`.
+
+    `sealed_to`: the last change whose rows the hour's seal vouches for; None without a seal.
+    """
     files = state.hours().get(hour_ms, [])
     with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="sealed-rows") as pool:
         problems = [
             problem for problem in pool.map(lambda file: _problem_of_file(log.hdfs, file), files) if problem
         ]
-    problem = problems[0] if problems else _problem_of_sums(log, state, hour_ms, proof)
+    problem = problems[0] if problems else _problem_of_sums(log, state, hour_ms, proof, sealed_to)
     hour = f"{log.paths.topic}, {hour_name(hour_ms)}"
     return f"{hour}: {problem}; `headrace warehouse verify {log.paths.topic}` compares all" if problem else ""
 
@@ -56,7 +61,9 @@ def _problem_of_file(hdfs: HdfsClient, file: DataFile) -> str:
     return ""
 
 
-def _problem_of_sums(log: CommitLog, state: TableState, hour_ms: int, proof: Mapping[str, Any]) -> str:
+def _problem_of_sums(
+    log: CommitLog, state: TableState, hour_ms: int, proof: Mapping[str, Any], sealed_to: int | None
+) -> str:
     """Compares the commit log with itself and with the proof, if its sums begin at the first change."""
     if state.counted_from > 0:
         return ""
@@ -68,11 +75,15 @@ def _problem_of_sums(log: CommitLog, state: TableState, hour_ms: int, proof: Map
     if all_written != all_counted:
         return f"the commit log has {all_written} rows in files, and {all_counted} in what it consumed"
     proven, counted = rows_proven(proof), state.counted.get(hour_ms, 0)
-    if proven in (None, counted):
+    if proven is None or proven == counted:
         return ""
-    if is_proof_forgotten(proof, hour_ms, proven or 0, counted) and not _has_news(log, hour_ms, proof):
+    problem = f"the loads counted {counted} rows of this hour, and the proof says {proven}"
+    if not may_be_forgotten(proof, hour_ms, proven, counted) or _has_news(log, hour_ms, proof):
+        return problem
+    sealed = 0 if sealed_to is None else log.state_at(min(sealed_to, state.sequence)).counted.get(hour_ms, 0)
+    if counted - proven <= sealed:
         return ""
-    return f"the loads counted {counted} rows of this hour, and the proof says {proven}"
+    return f"{problem}: the audit may have forgotten the others, and seals vouch for {sealed} rows"
 
 
 def _has_news(log: CommitLog, hour_ms: int, proof: Mapping[str, Any]) -> bool:
@@ -97,6 +108,9 @@ def rows_proven(proof: Mapping[str, Any]) -> int | None:
     return int(sum(each["warehouse"] for each in counts.values())) if isinstance(counts, Mapping) else None
 
 
-def is_proof_forgotten(proof: Mapping[str, Any], hour_ms: int, proven: int, counted: int) -> bool:
-    """Whether the audit had forgotten the first rows of this hour when it proved the late ones."""
+def may_be_forgotten(proof: Mapping[str, Any], hour_ms: int, proven: int, counted: int) -> bool:
+    """Whether the audit may have forgotten the first rows of this hour when it proved the late ones.
+
+    That says nothing of the first ones: only an earlier seal does.
+    """
     return bool(counted > proven and proof.get("judged_ms", 0) - hour_ms > FORGOTTEN_AFTER_MS)
