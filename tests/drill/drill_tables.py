@@ -220,10 +220,10 @@ def encoded(table: pa.Table) -> bytes:
     return out.getvalue()
 
 
-def report_loads(store_url: str, log: CommitLog) -> None:
-    """Tells an audit store of all loads, and whose events the table's partition holds."""
+def report_loads(store_url: str, log: CommitLog, first: int = 0) -> None:
+    """Tells an audit store of the loads from one on, and whose events the table's partition holds."""
     position = PartitionPosition("east", TOPIC, 0, 0, 0, 0)
-    records = [HeartbeatRecord(ANALYSIS_TIER, 1, 0, 1, (position,)), *map(load_report, log.manifests())]
+    records = [HeartbeatRecord(ANALYSIS_TIER, 1, 0, 1, (position,)), *map(load_report, log.manifests(first))]
     store = AuditStore(store_url)
     try:
         store.fold([received(record, datacenter="analysis") for record in records])

@@ -14,9 +14,12 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sqlalchemy import insert
 
-from drill.drill_tables import HOUR, TOPIC, FolderHdfs, Table, load
-from headrace.audit.store.store import StoreMissingError
+from drill.drill_tables import HOUR, TOPIC, FolderHdfs, Table, drilled_table, load, report_loads
+from headrace.audit.report.report import report
+from headrace.audit.store import tables, upkeep
+from headrace.audit.store.store import AuditStore, StoreMissingError
 from headrace.audit.topic.publish import AuditPublishError
 from headrace.audit.topic.said_of_tables import PROBLEMS_PER_RECORD_MAX, RECENT, VerifiedRecord
 from headrace.warehouse import api, commitlog, completing, crash, refill
@@ -297,3 +300,43 @@ def test_without_a_store_nothing_is_called_unaudited(tmp_path: Path, monkeypatch
     ), "nothing was changed that is not reported"
     late = known_error(AuditPublishError("no broker answers"), f"load {TOPIC}")
     assert late is not None and late.endswith("no broker answers; the next run reports it")
+
+
+def test_hours_that_the_audit_has_forgotten_are_no_problem() -> None:
+    """After 30 days each table was called unaudited, and `audit report` said corrupt, for good."""
+    with drilled_table("forgotten") as drilled:
+        with contextlib.closing(AuditStore(drilled.store_url)) as store:
+            with store.writing() as connection:
+                hours = [HOUR, HOUR + HOUR_MS]
+                rows = [
+                    {"topic": TOPIC, "datacenter": "east", "hour_ms": each, "touched_ms": 1} for each in hours
+                ]
+                connection.execute(insert(tables.hours), rows)
+            assert upkeep.forget(store, 2) == 2
+            assert not report(store, TOPIC).verdicts
+        assert drilled.problems() == []
+        # A new load of one of these hours, of which the audit hears.
+        load(drilled.table, drilled.table.log.state().ends[0], 20)
+        report_loads(drilled.store_url, drilled.table.log)
+        assert drilled.problems() == []
+        # And one of which it does not.
+        load(drilled.table, drilled.table.log.state().ends[0], 30)
+        loaded = [sum(each.rows for each in files) for files in drilled.table.log.state().hours().values()]
+        assert drilled.problems() == [
+            f"hour 2015-05-17T{hour}: {rows} rows are loaded, the audit has 20"
+            for hour, rows in zip((11, 12), loaded, strict=True)
+        ]
+        # What was loaded within a week is not forgotten, and what no report told of is none of it.
+        early = replace(drilled.topic_table, clock_ms=lambda: 1)
+        (first, second) = verify_topic(early, audit_store=drilled.store_url).problems
+        assert "the audit has 20" in first and "the audit has 20" in second
+
+
+def test_a_store_that_begins_with_a_later_load_has_no_word_on_earlier_ones(tmp_path: Path) -> None:
+    """As one that was folded again, of audit topics that keep their records for 31 days."""
+    with drilled_table("younger") as drilled:
+        young = drilled._replace(store_url=f"sqlite:///{tmp_path}/audit.db")
+        report_loads(young.store_url, drilled.table.log, first=1)
+        assert young.problems() == []
+        early = replace(drilled.topic_table, clock_ms=lambda: 1)
+        assert len(verify_topic(early, audit_store=young.store_url).problems) == 2

@@ -37,7 +37,8 @@ from headrace.warehouse.layout import HOUR_MS, hour_name
 from headrace.warehouse.lineage import Lineage
 from headrace.warehouse.manifest import DataFile, Manifest, TableState
 from headrace.warehouse.seal_checks import problems_of_seals
-from headrace.warehouse.verify_ranges import otherwise_reported, outside_of_ranges
+from headrace.warehouse.sealed_rows import FORGOTTEN_AFTER_MS
+from headrace.warehouse.verify_ranges import forgotten_rows, otherwise_reported, outside_of_ranges
 
 PROBLEMS_MAX: Final = 1000
 LISTINGS_MAX: Final = 5
@@ -124,7 +125,9 @@ def _verified(table: TopicTable, audit_store: str | None, checked: str, suspects
     loaded = loaded_hours(manifests)
     if audit_store is not None:
         problems += otherwise_reported(table.topic, manifests, audit_store)
-        problems += _unaudited(table.topic, loaded, lineage.hours_of_earlier(), audit_store)
+        before_ms = table.clock_ms() - FORGOTTEN_AFTER_MS
+        forgotten = forgotten_rows(table.topic, manifests, audit_store, before_ms)
+        problems += _unaudited(table.topic, loaded, forgotten, lineage.hours_of_earlier(), audit_store)
     return VerifyResult(
         topic=table.topic,
         problems=tuple(problems[:PROBLEMS_MAX]),
@@ -294,9 +297,16 @@ def _unbalanced(manifests: Iterable[Manifest]) -> list[str]:
     ]
 
 
-def _unaudited(topic: str, loaded: Mapping[int, int], shared: Collection[int], store_url: str) -> list[str]:
-    """Compares the rows of each hour with the audit's, but for hours of which a log was loaded that is there
-    no more: whether the audit still counts that depends on what took its place.
+def _unaudited(
+    topic: str,
+    loaded: Mapping[int, int],
+    forgotten: Mapping[int, int],
+    shared: Collection[int],
+    store_url: str,
+) -> list[str]:
+    """Compares the rows of each hour with the audit's, but for those that it has forgotten, and for hours of
+    which a log was loaded that is there no more: whether the audit still counts that depends on what took
+    its place.
     """
     if not loaded:
         return []
@@ -311,5 +321,5 @@ def _unaudited(topic: str, loaded: Mapping[int, int], shared: Collection[int], s
     return [
         f"hour {hour_name(hour_ms)}: {rows} rows are loaded, the audit has {audited[hour_ms]}"
         for hour_ms, rows in loaded.items()
-        if audited[hour_ms] != rows and hour_ms not in shared
+        if audited[hour_ms] + forgotten.get(hour_ms, 0) != rows and hour_ms not in shared
     ]

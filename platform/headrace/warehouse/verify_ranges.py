@@ -4,6 +4,7 @@ for the reading of the audit's store.
 A manifest whose range was moved leaves records out, or takes them twice, and its rows still add up.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from sqlalchemy import select
@@ -11,6 +12,7 @@ from sqlalchemy import select
 from headrace.audit.intervals import Interval, covers, union
 from headrace.audit.store import tables
 from headrace.audit.store.store import AuditStore
+from headrace.audit.times import named_time
 from headrace.warehouse.counting import FileCount, GroupCount
 from headrace.warehouse.lineage import Lineage
 from headrace.warehouse.manifest import Manifest
@@ -70,3 +72,34 @@ def otherwise_reported(topic: str, manifests: Iterable[Manifest], store_url: str
                     f"partition {loaded.partition}, and the audit was told {reported[0]} to {reported[1]}"
                 )
     return problems
+
+
+def forgotten_rows(topic: str, manifests: Iterable[Manifest], store_url: str, before_ms: int) -> Counter[int]:
+    """Returns the rows by hour (ms) that changes loaded which were committed before `before_ms`, and of which
+    the store tells no more: it has forgotten the hour since it heard of them, or begins with a later change.
+
+    Raises the store's own errors.
+    """
+    rows, ranges = tables.load_rows, tables.load_ranges
+    store = AuditStore(store_url, must_exist=True)
+    try:
+        with store.reading() as connection:
+            told = select(rows.c.warehouse, rows.c.load_sequence, rows.c.log_partition, rows.c.hour_ms)
+            heard = select(ranges.c.warehouse, ranges.c.load_sequence, ranges.c.log_partition)
+            kept = {tuple(row) for row in connection.execute(told.where(rows.c.topic == topic))}
+            known = {tuple(row) for row in connection.execute(heard.where(ranges.c.topic == topic))}
+    finally:
+        store.close()
+    first: dict[str, int] = {}
+    for warehouse, sequence, _ in known:
+        first[warehouse] = min(sequence, first.get(warehouse, sequence))
+    found: Counter[int] = Counter()
+    for manifest in (each for each in manifests if each.committed_ms < before_ms):
+        for loaded in manifest.ranges:
+            place = (manifest.warehouse, manifest.sequence, loaded.partition)
+            if place not in known and manifest.sequence >= first.get(manifest.warehouse, -1):
+                continue  # its report never arrived
+            for hour in loaded.hours:
+                if (*place, named_time(hour.hour_ms)) not in kept:
+                    found[hour.hour_ms] += hour.rows
+    return found
