@@ -228,7 +228,7 @@ class Evidence:
     A topic may have been deleted and made again under its name (`audit.incarnations`). This is then what is
     known of the present one, first seen at `made_again_ms`; `earlier` are the deleted ones, and `between` are
     claims that nobody can ascribe. `deleted_ms`: when the datacenter's auditor saw that the present one was
-    deleted, too.
+    deleted, too. `is_forgotten`: the store has forgotten the hour at some time, and may lack a part of it.
     """
 
     topic: str
@@ -260,6 +260,7 @@ class Evidence:
     ahead_ms: int = 0
     missing_reports: tuple[MissingReport, ...] = ()
     lost_logs: tuple[LostLog, ...] = ()
+    is_forgotten: bool = False
 
     @property
     def is_counted_from_log(self) -> bool:

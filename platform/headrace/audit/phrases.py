@@ -6,10 +6,12 @@ from datetime import UTC, datetime
 from typing import Final
 
 from headrace.audit.evidence import Evidence
+from headrace.audit.findings import Status
 from headrace.audit.times import OUTSIDE_NAME, is_named
 
 TALLY_MISSING: Final = "auditor is missing: not all of"
 """Said where a heartbeat lies behind addresses that no tally counts: they can be counted again."""
+FORGOTTEN: Final = "nobody had reported on it for as long as it keeps hours"
 
 
 def instant(time_ms: int) -> str:
@@ -66,3 +68,11 @@ def addresses(after: int | None, before: int | None) -> str:
 def tally_missing(whose: str, low: int, high: int) -> str:
     """Returns `a tally of east's auditor is missing: not all of addresses 10 to 20 is counted`."""
     return f"a tally of {whose} {TALLY_MISSING} addresses {low} to {high} is counted"
+
+
+def unless_forgotten(evidence: Evidence, status: Status, predicate: str) -> tuple[Status, str]:
+    """Returns what a comparison of counts says; of an hour that the store has forgotten it proves nothing."""
+    if not evidence.is_forgotten:
+        return status, predicate
+    forgotten = f"or the audit has forgotten this hour: {FORGOTTEN}"
+    return Status.UNKNOWN, f"{predicate}; {forgotten}"

@@ -53,6 +53,7 @@ from headrace.audit.gathering.topics import (
 )
 from headrace.audit.intervals import Interval, union
 from headrace.audit.store import tables
+from headrace.audit.store.forgotten import ForgottenHours
 from headrace.audit.store.kept import last_warehouse
 from headrace.audit.times import HOUR_MS, OUTSIDE_MS, hour_start
 from headrace.audit.topic.declarations import counted_from
@@ -114,6 +115,7 @@ def evidence(
     missing = {name: missing_reports(connection, topic, name) for name in datacenters}
     lost = {name: lost_logs(connection, name) for name in datacenters}
     ahead = {name: ahead_ms(connection, name) for name in datacenters}
+    forgotten = ForgottenHours(connection, topic)
     for hour_ms in hours_ms:
         for datacenter in datacenters:
             common: dict[str, Any] = {
@@ -124,6 +126,7 @@ def evidence(
                 "publisher_names": names[datacenter],
                 "counted_from": counted_from(declared[datacenter], hour_ms),
                 "acceptances": accepted,
+                "is_forgotten": forgotten.has(datacenter, hour_ms),
             }
             found = _evidence(facts, common, partitions, numbers[datacenter])
             yield replace(

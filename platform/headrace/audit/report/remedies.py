@@ -9,7 +9,7 @@ from typing import Final
 
 from headrace.audit.batches.damage import OTHER_BYTES
 from headrace.audit.findings import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Finding, Status, Verdict
-from headrace.audit.phrases import TALLY_MISSING, hour
+from headrace.audit.phrases import FORGOTTEN, TALLY_MISSING, hour
 from headrace.audit.times import HOUR_MS, is_named
 from headrace.audit.topic.said_of_tables import IN_NO_MANIFEST
 
@@ -18,8 +18,12 @@ _WAITING: Final = (Status.PENDING, Status.UNKNOWN)
 
 
 def command_of(verdict: Verdict, finding: Finding) -> str:
-    """Returns the command to try first; "" if there is none but to wait, or to start what is silent."""
+    """Returns the command to try first; "" if there is none but to wait, or to start what is silent, or if
+    nothing is left to be done.
+    """
     topic = shlex.quote(verdict.topic)
+    if FORGOTTEN in finding.text:
+        return ""
     if finding.status is Status.CORRUPT and finding.hop != LOAD_HOP:
         return "headrace log check"
     if finding.status is Status.ALTERED and OTHER_BYTES in finding.text:

@@ -249,6 +249,8 @@ def is_complete(
         accepted += verdict.accepted
         problems += [finding.text for finding in verdict.findings]
         problems += _unstable(evidence, now_ms, quiet_ms)
+    if not any(evidence.touched_ms for evidence in found):
+        problems += (_forgotten(evidence) for evidence in found if evidence.is_forgotten)
     origins = {evidence.datacenter: evidence.counted_from for evidence in found}
     return HourProof(
         topic,
@@ -294,6 +296,11 @@ def _accepted(each: Accepted) -> dict[str, Any]:
         "text": each.finding.text,
         **each.acceptance._asdict(),
     }
+
+
+def _forgotten(evidence: Evidence) -> str:
+    hour = f"{evidence.topic}, {evidence.datacenter}, {phrases.hour(evidence.hour_ms)}"
+    return f"{hour}: the audit has forgotten this hour: {phrases.FORGOTTEN}"
 
 
 def _unstable(evidence: Evidence, now_ms: int, quiet_ms: int) -> list[str]:

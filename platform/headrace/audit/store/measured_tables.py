@@ -186,6 +186,16 @@ named = Table(
     _number("named_ms"),
 )
 
+# Hours [from, to) that the store has forgotten (`audit.store.forgotten`).
+forgotten = Table(
+    "forgotten",
+    metadata,
+    _key("topic", String),
+    _key("datacenter", String),
+    _key("from_ms", BigInteger),
+    _number("to_ms"),
+)
+
 # Verdicts on hours that are complete, as long as nothing contradicts them (`audit.store.kept`).
 kept = Table(
     "kept",

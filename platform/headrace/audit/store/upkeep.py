@@ -14,6 +14,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from headrace.audit.batches.tally import BUCKET_DEFAULT_MS, RunningTally, Span
 from headrace.audit.store import kept, measured_tables, tables
 from headrace.audit.store.fold import digest_of
+from headrace.audit.store.forgotten import note_forgotten
 from headrace.audit.store.store import AuditStore
 from headrace.audit.times import HOUR_MS, NEXT_REPORT_MS
 from headrace.audit.topic.records import DATACENTER_TIER
@@ -57,6 +58,7 @@ def forget(store: AuditStore, before_ms: int) -> int:
         old = connection.execute(select(hours).where(hours.c.touched_ms < before_ms)).all()
         for row in old:
             _forget_hour(connection, row.topic, row.datacenter, row.hour_ms)
+        note_forgotten(connection, ((row.topic, row.datacenter, row.hour_ms) for row in old))
         connection.execute(delete(hours).where(hours.c.touched_ms < before_ms))
         _forget_publishers(connection, before_ms)
     return len(old)

@@ -86,7 +86,7 @@ def _judge_loaded(
             f"consumed their addresses: {consumed} counted in the log, {rows.distinct_offsets} distinct "
             f"rows, {rows.dead_lettered} dead-lettered"
         )
-        yield _finding(Status.LOST, text, count, compared)
+        yield _finding(*phrases.unless_forgotten(evidence, Status.LOST, text), count, compared)
     if rows.rows > rows.distinct_offsets:
         count = rows.rows - rows.distinct_offsets
         text = (
@@ -97,6 +97,8 @@ def _judge_loaded(
     excess = compared.accounted - consumed - compared.partly_consumed
     if count := _unexplained(excess, explained):
         status, predicate = _status_of_excess(compared.place, policy, now_ms)
+        if status is Status.DUPLICATED:
+            status, predicate = phrases.unless_forgotten(evidence, status, predicate)
         text = f"{phrases.events(count, evidence)}, {compared.name}, {predicate}"
         yield _finding(status, text, count, compared)
 

@@ -145,6 +145,8 @@ def _missing(missing: _Difference, evidence: Evidence, policy: Policy, now_ms: i
     if _is_taken(missing, evidence):
         return  # `audit.verdicts.hop_load` counts them: the warehouse has them from the source's own log
     status, predicate = _status_of_missing(missing, analysis, policy, now_ms)
+    if status is Status.LOST and missing.is_within(analysis.cover):
+        status, predicate = phrases.unless_forgotten(evidence, status, predicate)
     yield _finding(status, f"in {evidence.datacenter}'s log, {predicate}", missing, evidence)
 
 
@@ -217,10 +219,10 @@ def _extra(
         yield _finding(Status.LOST, f"{predicate}, because {recount.cause}", extra, evidence)
         return
     if is_counted:
-        status = Status.DUPLICATED
-        predicate = (
+        differs = (
             f"are in the copy more often than in {datacenter}'s log at the same addresses: the copy differs"
         )
+        status, predicate = phrases.unless_forgotten(evidence, Status.DUPLICATED, differs)
     elif now_ms - extra.counted_ms < policy.delay_ms:
         status, predicate = Status.PENDING, f"are in the copy; {datacenter}'s own tally has not arrived yet"
     else:
