@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace.audit.topic.said_of_tables import ALL, CHECKED
+from headrace.process.timestamps import LATEST_MS
 from headrace.warehouse import api
 from headrace.warehouse.errors import known_error
 from headrace.warehouse.layout import HOUR_MS, parse_hour
@@ -237,7 +238,11 @@ def _time(text: str) -> int:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a time; write it as 2026-11-20T18:00:00Z"
         ) from error
-    return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+    time_ms = round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+    # Brokers have other meanings for negative ones: -1 is the end of a log.
+    if not 0 <= time_ms <= LATEST_MS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time from 1970 to 9999")
+    return time_ms
 
 
 def _plain(value: Any) -> Any:
