@@ -57,12 +57,17 @@ class CompactResult:
 
 
 def choose(
-    state: TableState, now_ms: int, *, hours: Collection[int] | None = None, grace_ms: int = 0
+    state: TableState,
+    now_ms: int,
+    *,
+    hours: Collection[int] | None = None,
+    grace_ms: int = 0,
+    most: int | None = None,
 ) -> Chosen:
     """Returns the files of closed hours that are worth rewriting: several small ones of one schema and
     log. Pure.
 
-    Chooses the oldest hours, at most `HOURS_AT_ONCE` of them.
+    Chooses the oldest hours, at most `most` of them.
     """
     found: dict[_Key, list[DataFile]] = {}
     for hour_ms, files in state.hours().items():
@@ -73,7 +78,7 @@ def choose(
             alike = [file for file in small if (file.schema, file.log) == (schema, log)]
             if len(alike) >= FILES_MIN:
                 found[hour_ms, schema, log] = alike
-        if len({hour for hour, _, _ in found}) >= HOURS_AT_ONCE:
+        if most is not None and len({hour for hour, _, _ in found}) >= most:
             break
     return found
 
@@ -94,7 +99,9 @@ def compact_topic(
     done: list[CompactResult] = []
     for is_late in (False, True) if late else (False,):
         files = {path: file for path, file in state.files.items() if (path in late) is is_late}
-        found = choose(replace(state, files=files), now_ms, hours=wanted, grace_ms=grace_ms)
+        found = choose(
+            replace(state, files=files), now_ms, hours=wanted, grace_ms=grace_ms, most=HOURS_AT_ONCE
+        )
         done.append(_compacted(spark, table, found))
     return _together(table.topic, done)
 
