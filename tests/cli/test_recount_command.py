@@ -4,7 +4,7 @@ retention has shortened meanwhile keeps the counts that nobody could make again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,9 +18,11 @@ from fix_registry import StartRegistry
 from headrace.audit.findings import MIRROR_HOP, PRODUCER_HOP, Policy, Status
 from headrace.audit.report.report import Report, report
 from headrace.audit.store.store import AuditStore
-from headrace.cli.errors import ExitCode
+from headrace.cli import audit_recount
+from headrace.cli.errors import CommandError, ExitCode
 from headrace.client import Admin
 from headrace.client.admin import EARLIEST
+from headrace.client.errors import UnknownTopicError
 from headrace.site.context import Context, ContextDatacenter
 from headrace.site.context_store import ContextStore
 
@@ -123,3 +125,31 @@ def test_hours_are_counted_again_unless_their_log_has_lost_a_part_of_them(
     assert "no log has all of again in these hours any more" in refused.err
     kept = place.judged()
     assert (kept.status, len(kept.recounts)) == (Status.COMPLETE, 4), "of both times before"
+
+
+def test_where_the_topic_was_deleted_it_keeps_no_other_log_from_being_counted_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The report printed the command, and the command was refused: hours of east with a tally missing stayed
+    unknown for good once west had its topic no more.
+    """
+    clusters = {
+        name: ContextDatacenter(name=name, bootstrap_servers=(f"{name}:1",), registry_url="http://x")
+        for name in ("east", "west")
+    }
+    monkeypatch.setattr(audit_recount, "_cluster_of", lambda place: clusters[place.datacenter])
+
+    def log_starts(bootstrap: str, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        if bootstrap == "west:1":
+            raise UnknownTopicError(f"there is no topic {topic!r}")
+        return dict.fromkeys(partitions, 0)
+
+    monkeypatch.setattr(audit_recount, "log_starts", log_starts)
+    east, west = (audit_recount._Place("datacenter", name, 0, 0, 10, 90) for name in ("east", "west"))
+    assert audit_recount._still_there(TOPIC, [west, east]) == [east]
+    told = " ".join(capsys.readouterr().err.split())
+    assert (
+        "datacenter, partition 0 of west, is left out: there is no topic 'again' at west:1 any more" in told
+    )
+    with pytest.raises(CommandError, match="no log has all of again in these hours any more"):
+        audit_recount._still_there(TOPIC, [west])

@@ -136,19 +136,26 @@ def _still_there(topic: str, places: Sequence[_Place]) -> list[_Place]:
     """Returns the places whose logs still have all that is to be counted, and names the others: the store
     forgets counts that nobody could make again. Raises `CommandError` if none is left.
     """
-    from headrace.client.errors import ClientError
+    from headrace.client.errors import ClientError, UnknownTopicError
 
     found: list[_Place] = []
     starts: dict[tuple[str, int], int] = {}
+    gone: dict[str, str] = {}
     for name, of_cluster in _by_datacenter(places).items():
         bootstrap, numbers = _cluster_of(of_cluster[0]).bootstrap, {each.log_partition for each in of_cluster}
         try:
             found_here = log_starts(bootstrap, topic, numbers)
+        except UnknownTopicError as error:
+            gone[name] = f"{error} at {bootstrap}"
+            continue
         except ClientError as error:
             raise CommandError(f"{topic} at {bootstrap}: {error}. Nothing is counted again") from error
         starts |= {(name, number): start for number, start in found_here.items()}
     for place in places:
         log = f"{place.tier}, partition {place.partition} of {place.datacenter}"
+        if problem := gone.get(_cluster_of(place).name):
+            note(f"{plain(log)}, is left out: {plain(problem)} any more, so nobody can count it again")
+            continue
         start = starts[_cluster_of(place).name, place.log_partition]
         if place.from_address < start:
             note(
