@@ -23,7 +23,9 @@ def test_a_time_is_parsed_to_its_hour(text: str) -> None:
     assert parse_hour(text) == TEN
 
 
-@pytest.mark.parametrize("text", ["", "soon", "2015-05-17T25", "17/May/2015:10:05:03"])
+@pytest.mark.parametrize(
+    "text", ["", "soon", "2015-05-17T25", "17/May/2015:10:05:03", "0001-01-01T00:00+02:00"]
+)
 def test_an_invalid_time_is_refused_naming_the_parameter(text: str) -> None:
     with pytest.raises(HourFormatError, match=r"from .* is not a time such as 2015-05-17T10:00"):
         parse_hour(text, what="from")
@@ -31,6 +33,14 @@ def test_an_invalid_time_is_refused_naming_the_parameter(text: str) -> None:
 
 def test_keys_are_in_utc_whatever_the_offset() -> None:
     assert hour_key(TEN.astimezone(timezone(timedelta(hours=5, minutes=30)))) == "2015-05-17T10:00:00"
+
+
+@pytest.mark.parametrize("year", [1, 999, 9999])
+def test_the_key_of_any_hour_of_a_table_is_read_again(year: int) -> None:
+    """Go's zero time is of the year 1: one event with it kept the check of all hours from naming any."""
+    hour = datetime(year, 1, 1, tzinfo=UTC)
+    assert hour_key(hour) == f"{year:04d}-01-01T00:00:00"
+    assert parse_hour(hour_key(hour)) == hour
 
 
 def test_an_open_window_and_an_empty_one() -> None:
