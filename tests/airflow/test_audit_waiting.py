@@ -209,6 +209,18 @@ def test_the_link_leads_to_the_hours_of_the_task() -> None:
     assert report_url("http://a", "t", ["{{ a template }}"]) == "http://a/headrace/audit/t"
 
 
+def test_a_store_that_cannot_be_read_is_an_error_of_the_page(store: AuditStore) -> None:
+    """It was an internal error, without a word."""
+    with store.writing() as connection:
+        connection.exec_driver_sql("DROP TABLE beats")
+    request = Request({"type": "http", "query_string": b"", "headers": [], "path": "/audit", "method": "GET"})
+    with pytest.raises(
+        HTTPException, match="the audit store cannot be read now: no such table: beats"
+    ) as caught:
+        audit(None, request, TOPIC)
+    assert caught.value.status_code == 503
+
+
 def test_the_page_shows_counts_verdict_and_findings(store: AuditStore) -> None:
     from headrace.airflow.report_page import page
 

@@ -7,6 +7,7 @@ import io
 import json
 import random
 import re
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import insert
+from sqlalchemy.exc import SQLAlchemyError
 
 from drill.drill_tables import HOUR, TOPIC, FolderHdfs, Table, drilled_table, load, report_loads
 from headrace.audit.report.report import report
@@ -340,3 +342,20 @@ def test_a_store_that_begins_with_a_later_load_has_no_word_on_earlier_ones(tmp_p
         assert young.problems() == []
         early = replace(drilled.topic_table, clock_ms=lambda: 1)
         assert len(verify_topic(early, audit_store=young.store_url).problems) == 2
+
+
+def test_a_store_that_is_rotten_is_an_error_of_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The DAGs verify and repair ended with a traceback, the command with the text of a query."""
+    table, path = table_of(tmp_path / "hdfs"), tmp_path / "audit.db"
+    monkeypatch.setattr(api, "hdfs_of", lambda _: contextlib.nullcontext(table.hdfs))
+    AuditStore(f"sqlite:///{path}").close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE verified")
+        connection.commit()
+    with pytest.raises(SQLAlchemyError) as caught:
+        api.verify_topics(WAREHOUSE, [TOPIC], audit_store=f"sqlite:///{path}")
+    assert known_error(caught.value, f"verify {TOPIC}") == (
+        f"verify {TOPIC}: the audit store cannot be read now: no such table: verified; try again"
+    )

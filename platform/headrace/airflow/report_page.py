@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
+from sqlalchemy.exc import SQLAlchemyError
 
 from headrace.airflow.hook import HeadraceHook
 from headrace.airflow.hours import HourFormatError, window
@@ -18,7 +19,7 @@ from headrace.airflow.installation import ConnectionFieldError
 from headrace.audit import phrases
 from headrace.audit.findings import Status, Verdict
 from headrace.audit.report.report import Report, report
-from headrace.audit.store.store import AuditStore, StoreError
+from headrace.audit.store.store import AuditStore, StoreError, problem_now
 from headrace.audit.topic.declarations import FROM_LOG, FROM_LOG_TEXT
 from headrace.process.page import FRAMED_HEADERS, ROWS_MAX, Cell, Lines, Mark, Page, Table, Tone, render
 
@@ -52,6 +53,8 @@ def audit(
             round(start.timestamp() * 1000) if start else None,
             round(end.timestamp() * 1000) if end else None,
         )
+    except SQLAlchemyError as error:
+        raise HTTPException(503, problem_now(error)) from error
     finally:
         store.close()
     if form == "json":

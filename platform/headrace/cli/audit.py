@@ -90,7 +90,7 @@ def reading(url: str | None) -> Iterator[AuditStore]:
     """Opens the store for reading alone; creates nothing. Errors become a `CommandError` of one line."""
     from sqlalchemy.exc import SQLAlchemyError
 
-    from headrace.audit.store.store import AuditStore, StoreError, StoreMissingError, parsed_url, problem_of
+    from headrace.audit.store.store import AuditStore, StoreError, StoreMissingError, parsed_url, problem_now
 
     if url is not None:
         try:
@@ -113,8 +113,7 @@ def reading(url: str | None) -> Iterator[AuditStore]:
     except StoreError as error:
         raise CommandError(str(error), ExitCode.UNREACHABLE) from error
     except SQLAlchemyError as error:
-        problem = f"the audit store cannot be read now: {problem_of(error)}; try again"
-        raise CommandError(problem, ExitCode.UNREACHABLE) from error
+        raise CommandError(problem_now(error), ExitCode.UNREACHABLE) from error
     finally:
         if store is not None:
             store.close()

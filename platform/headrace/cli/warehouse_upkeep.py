@@ -138,7 +138,9 @@ def verify(
 
     The exit code is 1 if they differ.
     """
-    from headrace.audit.store.store import StoreMissingError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from headrace.audit.store.store import StoreMissingError, problem_now
     from headrace.audit.topic.said_of_tables import ALL, RECENT
     from headrace.warehouse import api
 
@@ -149,6 +151,9 @@ def verify(
         )
     except StoreMissingError as error:
         raise CommandError(f"{error}; --without-audit verifies without it", ExitCode.UNREACHABLE) from error
+    except SQLAlchemyError as error:
+        problem = f"{problem_now(error)}; --without-audit verifies without it"
+        raise CommandError(problem, ExitCode.UNREACHABLE) from error
     for result in results:
         if result.is_sound and not result.changes:
             raise no_table(result.topic)

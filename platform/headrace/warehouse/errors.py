@@ -6,7 +6,9 @@ Owns the recognition of errors that come out of Spark, HDFS and the brokers.
 import re
 from typing import Final
 
-from headrace.audit.store.store import StoreError
+from sqlalchemy.exc import SQLAlchemyError
+
+from headrace.audit.store.store import StoreError, problem_now
 from headrace.coordination.errors import CoordinationError
 from headrace.registry.errors import RegistryError, RegistryUnavailableError
 from headrace.warehouse.commitlog import CommitConflictError
@@ -56,6 +58,8 @@ def known_error(error: Exception, what: str) -> str | None:
         return _line(f"{what}: {error}")
     if isinstance(error, StoreError):
         return _line(f"{what}: {error}; check the URL, and that the auditor runs which folds it")
+    if isinstance(error, SQLAlchemyError):
+        return _line(f"{what}: {problem_now(error)}")
     if type(error).__module__.startswith("headrace.audit.topic"):
         return _line(
             f"{what}: what was done, or found, is not reported to the audit: {error}; the next run reports it"

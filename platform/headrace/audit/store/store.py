@@ -69,6 +69,11 @@ def problem_of(error: BaseException) -> str:
     return (str(getattr(error, "orig", None) or error).splitlines() or [type(error).__name__])[0]
 
 
+def problem_now(error: SQLAlchemyError) -> str:
+    """Returns the line for a store that was opened, and could not be read."""
+    return f"the audit store cannot be read now: {problem_of(error)}; try again"
+
+
 def parsed_url(url: str) -> URL:
     """Returns the URL of a store. Raises `StoreError`."""
     try:
