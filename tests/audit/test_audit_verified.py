@@ -30,6 +30,8 @@ from headrace.audit.report.remedies import command_of
 from headrace.audit.report.report import Report, is_complete, report
 from headrace.audit.report.view import print_report
 from headrace.audit.store.store import AuditStore
+from headrace.audit.store.upkeep import forget
+from headrace.audit.times import HOUR_MS
 from headrace.audit.topic.load_report import LoadReport
 from headrace.audit.topic.records import ANALYSIS_TIER, DATACENTER_TIER, ReceivedRecord
 from headrace.audit.topic.said_of_tables import ALL, NO_HOUR_MS, TableProblem, VerifiedRecord
@@ -101,6 +103,28 @@ def test_a_problem_of_the_whole_table_makes_the_report_corrupt() -> None:
     found = judged(verified(CHAIN))
     assert (found.verdicts[0].status, found.status) == (Status.COMPLETE, Status.CORRUPT)
     assert CHAIN.text in shown(found)
+
+
+def test_a_wrong_file_of_an_hour_of_which_the_audit_knows_nothing_else_is_in_the_report() -> None:
+    """Of an hour that it had forgotten, or of an event's time that its record did not have: the report was
+    complete.
+    """
+    other = GONE._replace(hour_ms=HOUR_A + 5 * HOUR_MS)
+    found = judged(verified(other))
+    assert [(each.hour_ms, each.status) for each in found.verdicts] == [
+        (HOUR_A, Status.COMPLETE),
+        (other.hour_ms, Status.LOST),
+    ]
+    assert found.status is Status.LOST
+    store = AuditStore("sqlite://")
+    store.fold(COMPLETE)
+    assert forget(store, NOW_MS) == 1
+    store.fold([verified(GONE)])
+    (verdict,) = report(store, TOPIC, HOUR_A, HOUR_A + HOUR_MS, now_ms=NOW_MS).verdicts
+    assert (verdict.status, verdict.findings[0].path) == (Status.LOST, GONE.path)
+    assert not report(store, TOPIC, HOUR_A + HOUR_MS, now_ms=NOW_MS).verdicts
+    assert not report(store, TOPIC, None, HOUR_A, now_ms=NOW_MS).verdicts
+    store.close()
 
 
 def test_an_hour_with_a_wrong_file_is_not_sealed() -> None:

@@ -73,15 +73,16 @@ def topics(connection: Connection) -> list[str]:
 
 
 def hours(connection: Connection, topic: str, from_ms: int | None, to_ms: int | None) -> list[int]:
-    """Returns the hours of `topic` that overlap [from_ms, to_ms) and that any tier has reported on."""
+    """Returns the hours of `topic` that overlap [from_ms, to_ms) and have a report, or an unsound file."""
+    low = ANY_TIME_MS[0] if from_ms is None else from_ms - HOUR_MS
+    high = ANY_TIME_MS[1] if to_ms is None else to_ms
     found: set[int] = set()
     for table in (tables.hours, tables.load_rows):
-        query = select(table.c.hour_ms).where(table.c.topic == topic).distinct()
-        if from_ms is not None:
-            query = query.where(table.c.hour_ms > from_ms - HOUR_MS)
-        if to_ms is not None:
-            query = query.where(table.c.hour_ms < to_ms)
-        found.update(hour_start(row[0]) for row in connection.execute(query))
+        within = (table.c.hour_ms > low, table.c.hour_ms < high)
+        rows = connection.execute(select(table.c.hour_ms).where(table.c.topic == topic, *within).distinct())
+        found.update(hour_start(row[0]) for row in rows)
+    unsound = unsound_files(connection, topic, last_warehouse(connection, topic))
+    found.update(hour_start(each) for each in unsound if low < each < high)
     return sorted(found)
 
 
