@@ -177,6 +177,21 @@ def member_of(asker: Asker, group: str, metadata: bytes, kind: str = "consumer")
     return str(joined.member_id)
 
 
+@case("DescribeGroups, ListGroups: a group whose members have left, and whose offsets are stored")
+def _(asker: Asker) -> Any:
+    group, name = asker.group(), asker.topic()
+    member = member_of(asker, group, b"")
+    committed = asker.commit(group, name, member=member, generation=1)
+    asker.ask(ApiKey.LEAVE_GROUP, 2, group_id=group, member_id=member)
+    described = asker.ask(ApiKey.DESCRIBE_GROUPS, 5, groups=[group], include_authorized_operations=False)
+    listed = asker.ask(ApiKey.LIST_GROUPS, 4, states_filter=["Empty"])
+    return (
+        committed,
+        [(each.group_state, each.protocol_type, each.protocol_data) for each in described.groups],
+        [(each.group_state, each.protocol_type) for each in listed.groups if each.group_id == group],
+    )
+
+
 @case("OffsetDelete: an unknown group, an empty id")
 def _(asker: Asker) -> Any:
     name = asker.topic()

@@ -11,6 +11,7 @@ from headrace.broker.groups.coordinator import GroupCoordinator
 from headrace.broker.groups.fencing import NotCoordinatorError
 from headrace.broker.groups.recovery import Recovery
 from headrace.broker.groups.store import GroupStore
+from headrace.broker.groups.subscriptions import CONSUMER_PROTOCOL_TYPE
 from headrace.broker.groups.types import GroupOverview
 from headrace.broker.promise import Promise
 from headrace.broker.state import BrokerState
@@ -73,8 +74,15 @@ class GroupAdministration:
             if is_untold and code is ErrorCode.NONE:
                 code = ErrorCode.COORDINATOR_NOT_AVAILABLE
             state = "Empty" if is_stored else "Dead"
-            dead = {"group_state": state, "protocol_type": "", "protocol_data": ""}
-            return {"error_code": code, "group_id": group_id, "members": [], **dead}
+            kind = CONSUMER_PROTOCOL_TYPE if is_stored else ""  # as ListGroups says
+            return {
+                "error_code": code,
+                "group_id": group_id,
+                "group_state": state,
+                "protocol_type": kind,
+                "protocol_data": "",
+                "members": [],
+            }
         return {
             "error_code": code,
             "group_id": group_id,
@@ -172,7 +180,7 @@ def _listed(group: GroupOverview) -> Tree:
 def _listed_empty(group_id: str) -> Tree:
     return {
         "group_id": group_id,
-        "protocol_type": "consumer",
+        "protocol_type": CONSUMER_PROTOCOL_TYPE,
         "group_state": "Empty",
         "group_type": GROUP_TYPE,
     }
