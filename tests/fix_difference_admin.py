@@ -5,6 +5,7 @@ directories, leader epochs. `CASES` has all of them.
 from __future__ import annotations
 
 import time
+import uuid
 from typing import Any, Final
 
 from fix_difference_cases import case, fresh
@@ -308,6 +309,33 @@ def _(asker: Asker) -> Any:
         partitions_of(asker, ["no/name", name], 9),
         partitions_of(asker, [name], 9, (asker.topic(1, prefix="k"), 0)),
     ]
+
+
+@case("Metadata, DescribeCluster, DescribeGroups, DescribeTopicPartitions: what the client may do")
+def _(asker: Asker) -> Any:
+    name, group = asker.topic(), asker.group()
+    asker.commit(group, name)
+    wanted = [{"name": name, "topic_id": uuid.UUID(int=0)}]
+    found: list[Any] = []
+    for asks in (True, False):
+        flags = {
+            "include_topic_authorized_operations": asks,
+            "include_cluster_authorized_operations": asks,
+        }
+        listed = asker.ask(ApiKey.METADATA, 9, topics=wanted, allow_auto_topic_creation=False, **flags)
+        found.append((listed.cluster_authorized_operations, listed.topics[0].topic_authorized_operations))
+        cluster = asker.ask(ApiKey.DESCRIBE_CLUSTER, 1, endpoint_type=1, **flags)
+        found.append(cluster.cluster_authorized_operations)
+        groups = asker.ask(ApiKey.DESCRIBE_GROUPS, 5, groups=[group], include_authorized_operations=asks)
+        found.append(groups.groups[0].authorized_operations)
+    response = asker.ask(
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        0,
+        topics=[{"name": name}],
+        response_partition_limit=9,
+        cursor=None,
+    )
+    return [*found, response.topics[0].topic_authorized_operations]
 
 
 def elected(asker: Asker, kind: int, topic: str, partitions: list[int]) -> Any:

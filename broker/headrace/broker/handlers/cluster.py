@@ -10,6 +10,7 @@ from typing import Final
 from headrace.broker.bodies import Tree
 from headrace.broker.cluster import NO_BROKER
 from headrace.broker.groups.coordinator import coordinator_for
+from headrace.broker.handlers import allowed
 from headrace.broker.state import BrokerState
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
@@ -36,6 +37,9 @@ def describe(state: BrokerState, request: Request) -> Tree:
             for _, broker in sorted(state.view.brokers.items())
         ],
         "drained_brokers": sorted(state.view.drained),
+        "cluster_authorized_operations": allowed.answer(
+            allowed.ON_CLUSTER, request.body, "include_cluster_authorized_operations"
+        ),
     }
 
 

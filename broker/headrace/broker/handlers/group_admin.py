@@ -13,6 +13,7 @@ from headrace.broker.groups.recovery import Recovery
 from headrace.broker.groups.store import GroupStore
 from headrace.broker.groups.subscriptions import CONSUMER_PROTOCOL_TYPE
 from headrace.broker.groups.types import GroupOverview
+from headrace.broker.handlers import allowed
 from headrace.broker.promise import Promise
 from headrace.broker.state import BrokerState
 from headrace.coordination.consumers import is_group_name
@@ -48,7 +49,9 @@ class GroupAdministration:
 
         def respond(stored: list[str] | Exception) -> None:
             known = None if isinstance(stored, Exception) else set(stored)
-            promise.resolve({"groups": [self._describe(group, known) for group in wanted]})
+            may = allowed.answer(allowed.ON_GROUP, request.body, "include_authorized_operations")
+            found = [self._describe(group, known) for group in wanted]
+            promise.resolve({"groups": [{**each, "authorized_operations": may} for each in found]})
 
         self._read_groups(respond, frozenset(wanted).__contains__)
         return promise

@@ -12,6 +12,7 @@ from uuid import UUID
 from headrace.broker.bodies import Tree
 from headrace.broker.cluster import NO_BROKER, ClusterView, OfflineName
 from headrace.broker.errors import Refused
+from headrace.broker.handlers import allowed
 from headrace.broker.promise import Promise
 from headrace.broker.settings.usable import is_mirror
 from headrace.broker.state import BrokerState
@@ -111,12 +112,15 @@ def _listing(state: BrokerState, request: Request, wanted: Topics) -> Tree | Cal
 def respond(cluster: Cluster, request: Request, wanted: Topics) -> Tree:
     """Returns the response's tree. Any thread may call it."""
     view = cluster.view
+    topic_operations = allowed.answer(allowed.ON_TOPIC, request.body, "include_topic_authorized_operations")
     # An empty list means all topics in version 0, none in later ones; null means all.
     if wanted is None or (request.version == 0 and not wanted):
-        topics = [_topic(cluster, topic) for topic in view.topics.values()]
+        topics = [_topic(cluster, topic, topic_operations) for topic in view.topics.values()]
     else:
         topics = [
-            _wanted(cluster, _name_of(cluster, each, request.version), each, request.version)
+            _wanted(
+                cluster, _name_of(cluster, each, request.version), each, request.version, topic_operations
+            )
             for each in wanted
         ]
     return {
@@ -127,6 +131,9 @@ def respond(cluster: Cluster, request: Request, wanted: Topics) -> Tree:
         "cluster_id": cluster.cluster_id,
         "controller_id": view.controller_id(),
         "topics": topics,
+        "cluster_authorized_operations": allowed.answer(
+            allowed.ON_CLUSTER, request.body, "include_cluster_authorized_operations"
+        ),
     }
 
 
@@ -146,7 +153,7 @@ def _name_of(cluster: Cluster, topic: Any, version: int) -> str | None:
     return name
 
 
-def _wanted(cluster: Cluster, name: str | None, wanted: Any, version: int) -> Tree:
+def _wanted(cluster: Cluster, name: str | None, wanted: Any, version: int, topic_operations: int) -> Tree:
     if name is None:
         # Before version 12 a response has to name its topics, so requests cannot name them by id alone.
         by_id = version >= NAMELESS_FROM
@@ -158,7 +165,7 @@ def _wanted(cluster: Cluster, name: str | None, wanted: Any, version: int) -> Tr
         }
     topic = cluster.view.topics.get(name)
     if topic is not None:
-        return _topic(cluster, topic)
+        return _topic(cluster, topic, topic_operations)
     try:
         TopicAdmin.check_name(name)
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -167,13 +174,14 @@ def _wanted(cluster: Cluster, name: str | None, wanted: Any, version: int) -> Tr
     return {"error_code": code, "name": name, "topic_id": None, "partitions": ()}
 
 
-def _topic(cluster: Cluster, topic: TopicState) -> Tree:
+def _topic(cluster: Cluster, topic: TopicState, topic_operations: int) -> Tree:
     return {
         "error_code": ErrorCode.NONE,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": False,
         "partitions": [partition_tree(cluster, topic, index) for index in sorted(topic.partitions)],
+        "topic_authorized_operations": topic_operations,
     }
 
 

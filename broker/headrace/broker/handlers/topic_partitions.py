@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from headrace.broker.bodies import Tree
 from headrace.broker.errors import Refused
+from headrace.broker.handlers import allowed
 from headrace.broker.handlers.metadata import LISTED_HERE_MAX, Cluster, partition_tree
 from headrace.broker.state import BrokerState
 from headrace.broker.topics import TopicAdmin
@@ -75,6 +76,7 @@ def respond(cluster: Cluster, names: Sequence[str], first: Place, most: int) -> 
                 "topic_id": topic.topic_id,
                 "is_internal": False,
                 "partitions": partitions,
+                "topic_authorized_operations": allowed.ON_TOPIC,  # always: a request cannot ask
             }
         )
         after = partitions[-1]["partition_index"] + 1 if partitions else begin
