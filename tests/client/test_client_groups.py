@@ -12,8 +12,7 @@ from kazoo.security import make_acl
 from fix_fake_log import number_of
 from fix_members import WAIT_S, Members, until
 from headrace.client import Admin, Consumer, ConsumerGroup, ConsumerRecord
-from headrace.client.errors import ClosedError
-from headrace.client.groups import GroupError
+from headrace.client.errors import ClosedError, GroupError
 from headrace.coordination import znodes
 from headrace.coordination.consumers import ConsumerRegistry
 from headrace.coordination.errors import NodeHeldError
@@ -146,7 +145,7 @@ def test_an_offset_of_a_deleted_topic_is_not_stored_for_the_one_that_has_its_nam
     group = members.make(auto_commit_interval_ms=None)
     [stream] = group.streams(1)
     assert all(stream.get(WAIT_S) is not None for _ in range(40))
-    group._watches[1].cancel()  # it comes late, and sees one topic only
+    group._thread._watches[1].cancel()  # it comes late, and sees one topic only
     with Admin(members.cluster.bootstrap) as admin:
         admin.delete_topic(members.topic)
         admin.create_topic(members.topic, 4)
@@ -184,7 +183,7 @@ def test_an_expired_session_is_replaced_and_nothing_is_lost(members: Members) ->
     members.until_shared()
     members.publish(300)
     until(lambda: len(set(members.numbers())) == 300)
-    members.cluster.zookeeper.expire(members.groups[0]._session)
+    members.cluster.zookeeper.expire(members.groups[0]._thread._session)
     members.publish(300)
     until(lambda: len(set(members.numbers())) == 600, "every message")
     members.until_shared()
@@ -194,7 +193,7 @@ def test_a_session_that_expires_unnoticed_takes_its_claims_with_it(members: Memb
     """The group's thread sleeps until the session is replaced: it sees the same members as before."""
     group = members.join(auto_commit_interval_ms=None)
     members.until_shared()
-    session, poll = group._session, group._consumer.poll
+    session, poll = group._thread._session, group._thread._consumer.poll
     before, sleeps = session.session_id, threading.Event()
 
     def polls_late(timeout_s: float) -> list[ConsumerRecord]:
@@ -202,7 +201,7 @@ def test_a_session_that_expires_unnoticed_takes_its_claims_with_it(members: Memb
         until(lambda: session.session_id != before and session.state is SessionState.CONNECTED)
         return poll(timeout_s)
 
-    group._consumer.poll = polls_late  # type: ignore[method-assign, assignment]
+    group._thread._consumer.poll = polls_late  # type: ignore[method-assign, assignment]
     assert sleeps.wait(WAIT_S)
     members.cluster.zookeeper.expire(session)
     with ZooKeeperSession(members.cluster.zookeeper.hosts) as other:
@@ -217,7 +216,7 @@ def test_a_member_that_cannot_join_leaves_nothing(members: Members) -> None:
         with pytest.raises(NodeHeldError):
             group.streams(1)
     group.close()
-    assert group._session.state is SessionState.CLOSED
+    assert group._thread._session.state is SessionState.CLOSED
 
 
 def test_a_member_that_dies_is_replaced(members: Members) -> None:
@@ -227,7 +226,7 @@ def test_a_member_that_dies_is_replaced(members: Members) -> None:
     members.until_shared()
     assert len(survivor.assignment[0]) == 2
     # As if its process had died: nothing is released, its session ends.
-    dead._session.close()
+    dead._thread._session.close()
     until(lambda: len(survivor.assignment[0]) == 4)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from headrace.client import ConsumerGroup, ConsumerRecord
 from headrace.client.errors import GroupError, MetadataTimeoutError
+from headrace.client.group_thread import GroupThread, MemberSettings
 from headrace.client.streams import MessageStream
 from headrace.coordination.assignment import StreamId
 from headrace.coordination.consumers import NotOwnerError, OtherTopicError
@@ -80,25 +81,23 @@ class Session:
 class Scene:
     """A member with a share of two partitions, and one stream."""
 
-    def __init__(self) -> None:
-        self.group = ConsumerGroup("127.0.0.1:1", "127.0.0.1:1", "g", ["t"], auto_commit_interval_ms=0)
-        self.group._consumer.close()
-        self.group._session.close()
+    def __init__(self, *, commit_interval_s: float | None = 0.0, grace_s: float = 5.0) -> None:
         self.consumer, self.registry, self.session = Consumer(), Registry(), Session()
         self.stream = MessageStream(0, wants_more=lambda: None)
-        owner = StreamId(self.group.member_id, 0)
-        parts: dict[str, Any] = {
-            "_consumer": self.consumer,
-            "_registry": self.registry,
-            "_session": self.session,
-            "_streams": [self.stream],
-            "_owners": {FIRST: owner, SECOND: owner},
-        }
-        for name, part in parts.items():
-            setattr(self.group, name, part)
-        for name in ("_consumer", "_registry"):
-            setattr(self.group._offsets, name, parts[name])
-        self.group._offsets.begin([FIRST, SECOND], {})
+        settings = MemberSettings("g", "m", ["t"], commit_interval_s, grace_s, begins_at_end=True)
+        parts: Any = (self.session, self.registry, self.consumer)
+        self.thread = GroupThread(settings, *parts, clock=time.monotonic, draw=lambda: 0.5)
+        self.thread._streams = [self.stream]
+        self.thread._owners = dict.fromkeys((FIRST, SECOND), StreamId("m", 0))
+        self.thread._offsets.begin([FIRST, SECOND], {})
+
+    def joined_group(self) -> ConsumerGroup:
+        """What the application holds of this member, for `commit`."""
+        group = ConsumerGroup("127.0.0.1:1", "127.0.0.1:1", "g", ["t"])
+        group.close()
+        group._thread, group._streams = self.thread, [self.stream]
+        self.thread._thread = threading.current_thread()
+        return group
 
     def polled(self, key: tuple[str, int], *offsets: int) -> list[ConsumerRecord]:
         self.consumer.positions[key] = offsets[-1] + 1
@@ -113,14 +112,14 @@ class Scene:
         """A rebalance takes the whole share away."""
 
         def rebalance() -> bool:
-            self.group._rebalance_wanted.clear()
-            self.group._release_share()
+            self.thread._rebalance_wanted.clear()
+            self.thread._release_share()
             return True
 
-        self.group._rebalance = rebalance  # type: ignore[method-assign]
+        self.thread._rebalance = rebalance  # type: ignore[method-assign]
 
     def end(self) -> list[ConsumerRecord]:
-        self.group._closing.set()
+        self.thread._closing.set()
         return []
 
 
@@ -133,7 +132,7 @@ def test_a_beginning_that_becomes_known_stores_nothing_of_what_is_not_delivered(
         return scene.polled(FIRST, *range(101, 111))
 
     scene.consumer.script = [lambda: scene.polled(FIRST, 100), poll, scene.end]
-    scene.group._loop()
+    scene.thread._loop()
     assert scene.registry.stored[0] == (1, 500), "the beginning is stored before anything is read there"
     assert [offset for partition, offset in scene.registry.stored if partition == 0] == [101]
 
@@ -147,7 +146,7 @@ def test_a_position_that_is_looked_up_anew_keeps_no_consumed_offset_from_its_sto
         return []
 
     scene.consumer.script = [lambda: scene.polled(FIRST, 100), out_of_range, scene.end]
-    scene.group._loop()
+    scene.thread._loop()
     assert scene.registry.stored == [(0, 101)]
 
 
@@ -158,8 +157,8 @@ def test_a_member_that_fails_and_cannot_even_commit_ends_its_streams() -> None:
         raise RuntimeError("broken")
 
     scene.consumer.script = [fail]
-    scene.group._offsets.to_store = fail  # type: ignore[method-assign]
-    scene.group._run()
+    scene.thread._offsets.to_store = fail  # type: ignore[method-assign]
+    scene.thread._run()
     assert scene.session.is_closed
     with pytest.raises(GroupError, match="broken"):
         next(iter(scene.stream))
@@ -168,10 +167,11 @@ def test_a_member_that_fails_and_cannot_even_commit_ends_its_streams() -> None:
 def committed_while(scene: Scene) -> str:
     """What `commit` says, called by another thread than the group's, which runs here."""
     said: list[str] = []
+    group = scene.joined_group()
 
     def commit() -> None:
         try:
-            scene.group.commit()
+            group.commit()
             said.append("stored")
         except GroupError as error:
             said.append(str(error))
@@ -180,7 +180,7 @@ def committed_while(scene: Scene) -> str:
 
     def call() -> list[ConsumerRecord]:
         thread.start()
-        while not scene.group._commits.requested:
+        while not scene.thread.commits.requested:
             time.sleep(0.001)
         return []
 
@@ -192,15 +192,13 @@ def committed_while(scene: Scene) -> str:
         scene.consume()
         return call()
 
-    scene.group._commit_interval_s = None
-    scene.group._thread = thread  # it has joined
     scene.consumer.script = [lambda: scene.polled(FIRST, 100), consume, list, end]
-    scene.group._loop()
+    scene.thread._loop()
     return said[0]
 
 
 def test_commit_says_that_offsets_are_stored() -> None:
-    scene = Scene()
+    scene = Scene(commit_interval_s=None)
     assert committed_while(scene) == "stored"
     assert (0, 101) in scene.registry.stored
 
@@ -210,42 +208,41 @@ def test_commit_says_that_offsets_are_stored() -> None:
 )
 def test_commit_says_that_offsets_are_not_stored(error: Exception) -> None:
     """It returned as if they had been."""
-    scene = Scene()
+    scene = Scene(commit_interval_s=None)
 
     def refuse(topic: str, partition: int, offset: int, **_: Any) -> None:
         raise error
 
     scene.registry.commit = refuse  # type: ignore[method-assign]
-    scene.group._rebalance = lambda: True  # type: ignore[method-assign]
+    scene.thread._rebalance = lambda: True  # type: ignore[method-assign]
     assert str(error) in committed_while(scene)
 
 
 def test_commit_says_that_the_session_expired_before() -> None:
-    scene = Scene()
-    setattr(scene.consumer, "wakeup", scene.group._session_lost.set)  # noqa: B010  # it has no such method
-    scene.group._rebalance = lambda: True  # type: ignore[method-assign]
+    scene = Scene(commit_interval_s=None)
+    setattr(scene.consumer, "wakeup", scene.thread._session_lost.set)  # noqa: B010  # it has no such method
+    scene.thread._rebalance = lambda: True  # type: ignore[method-assign]
     assert "was given up before the offset was stored" in committed_while(scene)
     assert (0, 101) not in scene.registry.stored
 
 
 def test_commit_says_that_zookeeper_was_away_when_the_partition_was_given_up() -> None:
     """It returned as if the offset had been stored, when the member had its next share, or none."""
-    scene = Scene()
+    scene = Scene(commit_interval_s=None, grace_s=0.0)
 
     def refuse(*_: Any, **__: Any) -> None:
         raise ZooKeeperUnavailableError("no answer")
 
     scene.gives_up()
-    setattr(scene.consumer, "wakeup", scene.group._rebalance_wanted.set)  # noqa: B010  # it has no such method
+    setattr(scene.consumer, "wakeup", scene.thread._rebalance_wanted.set)  # noqa: B010  # it has no such method
     scene.registry.commit = refuse  # type: ignore[method-assign]
-    scene.group._grace_s = 0.0
     assert "was given up before the offset was stored" in committed_while(scene)
 
 
 def test_commit_says_that_it_came_while_the_partition_was_given_up() -> None:
     """What was consumed before was being stored, and this message was not among it."""
-    scene = Scene()
-    scene.group._grace_s, scene.group._commit_interval_s = 0.0, None
+    scene = Scene(commit_interval_s=None, grace_s=0.0)
+    group = scene.joined_group()
     said: list[str] = []
     is_taken, may_commit = threading.Event(), threading.Event()
 
@@ -254,22 +251,22 @@ def test_commit_says_that_it_came_while_the_partition_was_given_up() -> None:
         is_taken.set()
         may_commit.wait(WAIT_S)
         try:
-            scene.group.commit()
+            group.commit()
             said.append("stored")
         except GroupError as error:
             said.append(str(error))
 
-    reader = scene.group._thread = threading.Thread(target=read)
+    reader = threading.Thread(target=read)
 
     def store(topic: str, partition: int, offset: int, **_: Any) -> None:
         scene.registry.stored.append((partition, offset))
         may_commit.set()
-        while not scene.group._commits.requested:
+        while not scene.thread.commits.requested:
             time.sleep(0.001)
 
     def give_up() -> list[ConsumerRecord]:
         assert is_taken.wait(WAIT_S)
-        scene.group._rebalance_wanted.set()
+        scene.thread._rebalance_wanted.set()
         return []
 
     def end() -> list[ConsumerRecord]:
@@ -280,19 +277,19 @@ def test_commit_says_that_it_came_while_the_partition_was_given_up() -> None:
     scene.registry.commit = store  # type: ignore[method-assign]
     scene.consumer.script = [lambda: scene.polled(FIRST, 100, 101), give_up, list, list, end]
     reader.start()
-    scene.group._loop()
+    scene.thread._loop()
     assert scene.registry.stored == [(0, 101)]
     assert "was given up before the offset was stored" in said[0]
 
 
 def test_commit_of_a_message_that_was_not_finished_in_time_is_an_error() -> None:
     """Its partition has another owner by now, which gets it again."""
-    scene = Scene()
-    scene.group._thread = threading.current_thread()
+    scene = Scene(commit_interval_s=None)
+    group = scene.joined_group()
     scene.stream.put([record(FIRST, 100)])
     assert scene.stream.get(1) is not None
     scene.stream.reset_positions(lambda *_: True)
     with pytest.raises(GroupError, match="was given up before the offset was stored"):
-        scene.group.commit()
+        group.commit()
     scene.stream.get(0.0)
     assert scene.stream.mark_consumed_by(threading.get_ident()), "the next message is another one"
