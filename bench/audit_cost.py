@@ -35,7 +35,7 @@ from headrace.audit.counting.standing import MARKS_MAX, Standings
 from headrace.audit.findings import Status
 from headrace.audit.report.report import Report, report
 from headrace.audit.report.settled import HOURS_A_TURN_MAX, Keeper
-from headrace.audit.store import tables
+from headrace.audit.store import load_tables, tables
 from headrace.audit.store.fold import digest_of
 from headrace.audit.store.measured_tables import kept
 from headrace.audit.store.store import AuditStore
@@ -220,7 +220,7 @@ def _fill_loads(connection: Any, topic: str, hours: int) -> None:
     loads = [{**load, "load_sequence": hour} for hour in range(hours)]
     size, count = 6 * BATCH_BYTES, 6 * RECORDS_PER_BUCKET
     connection.execute(
-        insert(tables.load_ranges),
+        insert(load_tables.load_ranges),
         [
             {
                 **each,
@@ -233,7 +233,7 @@ def _fill_loads(connection: Any, topic: str, hours: int) -> None:
         ],
     )
     connection.execute(
-        insert(tables.load_rows),
+        insert(load_tables.load_rows),
         [
             {
                 **each,

@@ -22,8 +22,9 @@ from fix_audit_world import HOUR_A, TOPIC, Batch, PartitionBytes, everything_rep
 from fix_hdfs import HdfsProcess
 from fix_parquet import parquet_of
 from headrace.airflow import proofs, sealing, sensors, triggers
-from headrace.audit.store import tables
+from headrace.audit.store.columns import metadata
 from headrace.audit.store.store import AuditStore
+from headrace.audit.store.tables import meta
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
@@ -78,8 +79,8 @@ class World:
         for batch in batches[lost:]:
             log.append(batch.encode())
         with self.store.writing() as connection:
-            for table in tables.metadata.sorted_tables:
-                if table is not tables.meta:
+            for table in metadata.sorted_tables:
+                if table is not meta:
                     connection.execute(table.delete())
         self.store.fold(everything_reported(batches, {0: log}))
 

@@ -25,7 +25,7 @@ from fix_audit_world import (
 )
 from headrace.audit.findings import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Policy, Status
 from headrace.audit.report.report import Report, report
-from headrace.audit.store import tables
+from headrace.audit.store import load_tables
 from headrace.audit.store.store import AuditStore
 from headrace.audit.topic.load_report import AcceptedGapRecord, LoadedHour, LoadedPartition, LoadReport
 from headrace.audit.topic.records import (
@@ -162,7 +162,7 @@ def test_a_store_of_before_loads_named_topics_is_read(tmp_path: Path) -> None:
     store = AuditStore(url)
     store.fold([*reported(batch(0)), *said(log, "first", BEAT), loaded(log, 0, "")])
     with store.writing() as connection:
-        for table in (tables.load_topics, tables.load_begins, tables.load_topic_gaps):
+        for table in (load_tables.load_topics, load_tables.load_begins, load_tables.load_topic_gaps):
             table.drop(connection)
     store.close()
     store = AuditStore(url, must_exist=True)

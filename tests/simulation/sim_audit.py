@@ -21,8 +21,9 @@ from headrace.audit.batches.raw_reader import RawBytes
 from headrace.audit.counting.partition_counter import CountedPartition, SourcePartition
 from headrace.audit.findings import PRODUCER_HOP, Status
 from headrace.audit.report.report import report
+from headrace.audit.store.columns import metadata
 from headrace.audit.store.store import AuditStore
-from headrace.audit.store.tables import meta, metadata
+from headrace.audit.store.tables import meta
 from headrace.audit.times import HOUR_MS
 from headrace.audit.topic.load_report import LoadedPartition, LoadReport
 from headrace.audit.topic.records import ANALYSIS_TIER, DATACENTER_TIER, HandoverTally, ProducerReport

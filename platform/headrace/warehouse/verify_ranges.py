@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from sqlalchemy import select
 
 from headrace.audit.intervals import Interval, covers, union
-from headrace.audit.store import tables
+from headrace.audit.store import load_tables
 from headrace.audit.store.store import AuditStore
 from headrace.audit.times import named_time
 from headrace.warehouse.counting import FileCount, GroupCount
@@ -51,7 +51,7 @@ def otherwise_reported(topic: str, manifests: Iterable[Manifest], store_url: str
 
     One that the store does not know is left out: the store may be younger. Raises the store's own errors.
     """
-    table = tables.load_ranges
+    table = load_tables.load_ranges
     store = AuditStore(store_url, must_exist=True)
     try:
         with store.reading() as connection:
@@ -80,7 +80,7 @@ def forgotten_rows(topic: str, manifests: Iterable[Manifest], store_url: str, be
 
     Raises the store's own errors.
     """
-    rows, ranges = tables.load_rows, tables.load_ranges
+    rows, ranges = load_tables.load_rows, load_tables.load_ranges
     store = AuditStore(store_url, must_exist=True)
     try:
         with store.reading() as connection:

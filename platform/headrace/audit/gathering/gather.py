@@ -52,7 +52,7 @@ from headrace.audit.gathering.topics import (
     share_claims,
 )
 from headrace.audit.intervals import Interval, union
-from headrace.audit.store import tables
+from headrace.audit.store import load_tables, tables
 from headrace.audit.store.forgotten import ForgottenHours
 from headrace.audit.store.kept import last_warehouse
 from headrace.audit.times import HOUR_MS, OUTSIDE_MS, hour_start
@@ -68,7 +68,7 @@ _RANGE_COLUMNS: Final = ("tier", *SourcePartition._fields, "from_address", "to_a
 
 def topics(connection: Connection) -> list[str]:
     """Returns every topic that any tier has reported on."""
-    columns = (tables.hours.c.topic, tables.beats.c.topic, tables.load_ranges.c.topic)
+    columns = (tables.hours.c.topic, tables.beats.c.topic, load_tables.load_ranges.c.topic)
     return sorted({row[0] for column in columns for row in connection.execute(select(column).distinct())})
 
 
@@ -77,7 +77,7 @@ def hours(connection: Connection, topic: str, from_ms: int | None, to_ms: int | 
     low = ANY_TIME_MS[0] if from_ms is None else from_ms - HOUR_MS
     high = ANY_TIME_MS[1] if to_ms is None else to_ms
     found: set[int] = set()
-    for table in (tables.hours, tables.load_rows):
+    for table in (tables.hours, load_tables.load_rows):
         within = (table.c.hour_ms > low, table.c.hour_ms < high)
         rows = connection.execute(select(table.c.hour_ms).where(table.c.topic == topic, *within).distinct())
         found.update(hour_start(row[0]) for row in rows)
@@ -285,7 +285,7 @@ class _Gatherer:
                 self._log(source, counted.span.bucket_start_ms).spans[tier].append(counted)
 
     def _add_rows(self) -> None:
-        window = self._in_window(tables.load_rows.c.hour_ms)
+        window = self._in_window(load_tables.load_rows.c.hour_ms)
         for (source, hour_ms), rows in self._loads.rows(*window).items():
             self._log(source, hour_ms).rows[source.partition] = rows
         for source, hour_ms, loaded in self._loads.contents(*window):

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Table, inspect, select
 from headrace.audit.counting.partition_counter import SourcePartition
 from headrace.audit.evidence import LoadedContent, ReportedGap, WrittenRows
 from headrace.audit.intervals import Interval, union
-from headrace.audit.store import tables
+from headrace.audit.store import load_tables
 
 
 class LoadedRanges(NamedTuple):
@@ -56,8 +56,8 @@ class TopicLoads:
         for partition, topic_id in sources:
             if topic_id:
                 self._named[partition].add(topic_id)
-        self._has_ids = inspect(connection).has_table(tables.load_topics.name)  # an older store has none
-        named, begins = tables.load_topics, tables.load_begins
+        self._has_ids = inspect(connection).has_table(load_tables.load_topics.name)  # an older store has none
+        named, begins = load_tables.load_topics, load_tables.load_begins
         query = select(named.c.load_sequence, named.c.log_topic_id).where(*self._where(named))
         self._topic_ids: dict[int, str] = {}
         for row in connection.execute(query) if self._has_ids else ():
@@ -71,7 +71,7 @@ class TopicLoads:
 
     def rows(self, *where: ColumnElement[bool]) -> dict[tuple[SourcePartition, int], WrittenRows]:
         """Returns the rows by source and hour (ms). `where`: conditions on `load_rows`."""
-        table = tables.load_rows
+        table = load_tables.load_rows
         group = (table.c.log_partition, table.c.load_sequence, table.c.hour_ms)
         values = (table.c[name] for name in WrittenRows._fields)
         query = select(*group, *values).where(*self._where(table), *where)
@@ -85,7 +85,7 @@ class TopicLoads:
 
     def contents(self, *where: ColumnElement[bool]) -> Iterator[tuple[SourcePartition, int, LoadedContent]]:
         """Yields (source, hour in ms, content) of each load. `where`: conditions on `load_rows`."""
-        rows = tables.load_rows
+        rows = load_tables.load_rows
         names = ("log_partition", "load_sequence", "hour_ms")
         columns: list[ColumnElement[Any]] = [rows.c[name] for name in names]
         columns += [rows.c.distinct_offsets + rows.c.dead_lettered, rows.c.content]
@@ -113,11 +113,11 @@ class TopicLoads:
 
     def gaps(self) -> Iterator[tuple[SourcePartition, ReportedGap]]:
         """Yields (source, addresses that an operator let a load skip)."""
-        table = tables.load_gaps
+        table = load_tables.load_gaps
         for row in self._connection.execute(select(table).where(*self._where(table))):
             if source := self._source(row.log_partition, self._earlier_id(row.log_partition)):
                 yield source, ReportedGap(row.from_address, row.to_address, row.reason)
-        table = tables.load_topic_gaps
+        table = load_tables.load_topic_gaps
         query = select(table).where(*self._where(table))
         for row in self._connection.execute(query) if self._has_ids else ():
             if source := self._remaining(row.log_partition, row.load_sequence, row.from_address):
@@ -125,7 +125,7 @@ class TopicLoads:
 
     def _read(self) -> dict[int, dict[int, _Load]]:
         """Returns log partition → number of the load → what it consumed."""
-        table = tables.load_ranges
+        table = load_tables.load_ranges
         names = ("log_partition", "load_sequence", "from_address", "to_address", "from_source")
         query = select(*(table.c[name] for name in names)).where(*self._where(table))
         found: defaultdict[int, dict[int, _Load]] = defaultdict(dict)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection
 
-from headrace.audit.store import tables
+from headrace.audit.store import load_tables
 from headrace.audit.store.inserting import insert_new
 from headrace.audit.times import named_time
 from headrace.audit.topic.load_report import NOT_BEGUN, LoadedHour, LoadReport
@@ -19,7 +19,7 @@ def fold_load(connection: Connection, load: LoadReport) -> None:
     of_topic = {"warehouse": load.warehouse, "topic": load.topic}
     if load.topic_id:
         named = {"load_sequence": load.load_sequence, "log_topic_id": load.topic_id}
-        insert_new(connection, tables.load_topics, {**of_topic, **named})
+        insert_new(connection, load_tables.load_topics, {**of_topic, **named})
     for partition in load.partitions:
         key = {
             **of_topic,
@@ -33,18 +33,18 @@ def fold_load(connection: Connection, load: LoadReport) -> None:
             "from_source": partition.from_source,
         }
         if partition.begins_at != NOT_BEGUN:
-            insert_new(connection, tables.load_begins, {**key, "begins_at": partition.begins_at})
-        if insert_new(connection, tables.load_ranges, {**key, **consumed}):
+            insert_new(connection, load_tables.load_begins, {**key, "begins_at": partition.begins_at})
+        if insert_new(connection, load_tables.load_ranges, {**key, **consumed}):
             for hour in _named_hours(partition.hours):
-                insert_new(connection, tables.load_rows, {**key, **hour._asdict()})
+                insert_new(connection, load_tables.load_rows, {**key, **hour._asdict()})
     for gap in load.accepted_gaps:
         values = {**gap._asdict(), **of_topic}
         values["log_partition"] = values.pop("partition")
         if load.topic_id:
             numbered = {**values, "load_sequence": load.load_sequence}
-            insert_new(connection, tables.load_topic_gaps, numbered)
+            insert_new(connection, load_tables.load_topic_gaps, numbered)
         else:
-            insert_new(connection, tables.load_gaps, values)
+            insert_new(connection, load_tables.load_gaps, values)
 
 
 def _named_hours(hours: Iterable[LoadedHour]) -> list[LoadedHour]:

@@ -14,7 +14,7 @@ from typing import Final
 
 from sqlalchemy import ColumnElement, Connection, delete, func, select
 
-from headrace.audit.store import measured_tables, tables
+from headrace.audit.store import load_tables, measured_tables, tables
 from headrace.audit.store.fold_missing import missing_from
 from headrace.audit.store.inserting import upsert
 from headrace.audit.times import NEXT_REPORT_MS, hour_start, named_time
@@ -220,7 +220,7 @@ def _before_load(connection: Connection, load: LoadReport) -> None:
     topic that no load has named, or skips or takes addresses that others have not.
     """
     last = last_warehouse(connection, load.topic)
-    table = tables.load_topics
+    table = load_tables.load_topics
     of_topic = (table.c.warehouse == load.warehouse, table.c.topic == load.topic)
     named = select(table.c.load_sequence).where(*of_topic, table.c.log_topic_id == load.topic_id).limit(1)
     if load.topic_id and connection.execute(named).first() is None:
@@ -249,14 +249,14 @@ def _forget_last_hours(
 
 def last_warehouse(connection: Connection, topic: str) -> str | None:
     """Returns the warehouse that loaded `topic` last."""
-    table = tables.load_ranges
+    table = load_tables.load_ranges
     query = select(table.c.warehouse).where(table.c.topic == topic).order_by(table.c.committed_ms.desc())
     return connection.execute(query.limit(1)).scalar()
 
 
 def last_load(connection: Connection, topic: str) -> int | None:
     """Returns the newest change of which the warehouse told that loaded `topic` last, by its number."""
-    table = tables.load_ranges
+    table = load_tables.load_ranges
     of_table = (table.c.topic == topic, table.c.warehouse == last_warehouse(connection, topic))
     return connection.execute(select(func.max(table.c.load_sequence)).where(*of_table)).scalar()
 

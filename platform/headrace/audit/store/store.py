@@ -20,6 +20,7 @@ from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 
 from headrace.audit.store import kept, measured_tables, tables
 from headrace.audit.store.clocks import KNOWN_MAX, ClockOff, ClockWatch
+from headrace.audit.store.columns import metadata
 from headrace.audit.store.fold import fold_records
 from headrace.audit.store.fold_ahead import fold_ahead, forget_ahead
 from headrace.audit.store.fold_logs import LogFolder, last_read, lost_marks
@@ -297,7 +298,7 @@ class AuditStore:
 
     def _created_version(self) -> str:
         with self.writing() as connection:
-            tables.metadata.create_all(connection)
+            metadata.create_all(connection)
             fill_published(connection)
             for index in tables.spans.indexes:  # a store of an earlier version has others
                 index.create(connection, checkfirst=True)

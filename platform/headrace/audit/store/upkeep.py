@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from headrace.audit.batches.tally import BUCKET_DEFAULT_MS, RunningTally, Span
-from headrace.audit.store import kept, measured_tables, tables
+from headrace.audit.store import kept, load_tables, measured_tables, tables
 from headrace.audit.store.fold import digest_of
 from headrace.audit.store.forgotten import note_forgotten
 from headrace.audit.store.store import AuditStore
@@ -168,7 +168,7 @@ def _spans_of(connection: Connection, row: int) -> tuple[Span, ...]:
 
 def _forget_hour(connection: Connection, topic: str, datacenter: str, hour_ms: int) -> None:
     kept.forget_hours(connection, topic, [hour_ms], datacenter)
-    tally, span, handover, rows = tables.tallies, tables.spans, tables.handovers, tables.load_rows
+    tally, span, handover, rows = tables.tallies, tables.spans, tables.handovers, load_tables.load_rows
     of_topic = select(tally.c.id).where(tally.c.topic == topic, tally.c.datacenter == datacenter)
     connection.execute(
         delete(span).where(
