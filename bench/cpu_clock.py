@@ -32,11 +32,6 @@ class CpuSeconds:
     def total(self) -> float:
         return self.jvm + self.python
 
-    @property
-    def python_share(self) -> float:
-        """Python's share of all the CPU time."""
-        return self.python / self.total if self.total else 0.0
-
 
 class _Process(NamedTuple):
     pid: int

@@ -32,7 +32,6 @@ Attack = Callable[[str, float], int]
 P99_MAX_MS: Final = 100.0
 ENDS_WAIT_MAX_S: Final = 30.0
 SETTLE_S: Final = 1.0
-RECORDS_BEFORE: Final = 200
 SETTINGS: Final = {"auto.create.topics.enable": "true", "group.initial.rebalance.delay.ms": "0"}
 ATTACKS: Final[tuple[Attack, ...]] = (
     frames.produce_topics,

@@ -94,23 +94,13 @@ class HeadraceBroker:
         shutil.rmtree(self._home, ignore_errors=True)
 
     def pids(self) -> list[int]:
-        """Returns the brokers' processes, without ZooKeeper: see `coordination_pids`."""
+        """Returns the brokers' processes, without ZooKeeper, which idles while records flow."""
         self._check_started()
         return [broker.pid for broker in self._brokers]
-
-    def coordination_pids(self) -> list[int]:
-        """Returns ZooKeeper's process. It runs on the brokers' cores, and idles while records flow."""
-        self._check_started()
-        return [self._zookeeper.pid] if self._zookeeper is not None else []
 
     def memory_bytes(self) -> int:
         self._check_started()
         return sum(broker.memory_bytes() for broker in self._brokers)
-
-    def coordination_memory_bytes(self) -> int:
-        """Returns the anonymous resident memory of ZooKeeper."""
-        self._check_started()
-        return self._zookeeper.memory_bytes() if self._zookeeper is not None else 0
 
     def create_topic(self, topic: str, partitions: int = 1, *, replicas: int | None = None) -> None:
         self._topics.create(topic, partitions, replicas)

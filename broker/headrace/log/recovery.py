@@ -118,7 +118,7 @@ def _closed_on_failure(segments: Sequence[Segment]) -> Iterator[None]:
 def _recovered(directory: Path, files: Files, accepted: Sequence[Gap]) -> Opened:
     segments = files.segments
     known = evidence(directory, files)
-    check_chain(directory, segments, known.durable, accepted)
+    check_chain(segments, known.durable, accepted)
     producers = checkpoint.producers_in(known.checkpoint, segments[0].base_address)
     for segment in segments[:-1]:
         if segment.base_address in known.checkpoint.max_timestamps_ms:
@@ -269,7 +269,7 @@ def evidence(directory: Path, files: Files) -> Evidence:
     return Evidence(known, durable, saved is not None)
 
 
-def check_chain(directory: Path, segments: Sequence[Segment], durable: int, accepted: Sequence[Gap]) -> None:
+def check_chain(segments: Sequence[Segment], durable: int, accepted: Sequence[Gap]) -> None:
     """Raises `LogDamagedError` if bytes below `durable` are missing, or there are too many."""
     for segment, following in pairwise(segments):
         if following.base_address <= durable and not gaps.allows(

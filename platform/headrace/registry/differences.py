@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from avro.compatibility import schema_name_equals
 
-from headrace.registry.compatibility import Level, can_read
+from headrace.registry.compatibility import can_read
 from headrace.registry.schemas import parse, parse_for_rules
 
 SYMBOLS_SHOWN_MAX: Final = 12
@@ -69,13 +69,6 @@ class Comparison:
     differences: tuple[Difference, ...]
     new_reads_old: bool
     old_reads_new: bool
-
-    def may_follow(self, level: Level) -> bool:
-        """Whether this level lets the new schema follow the old one; earlier versions are not looked at."""
-        name = level.value.removesuffix("_TRANSITIVE")
-        return (self.new_reads_old or name in ("NONE", "FORWARD")) and (
-            self.old_reads_new or name in ("NONE", "BACKWARD")
-        )
 
 
 def compare(old: str, new: str) -> Comparison:

@@ -5,7 +5,7 @@ Owns the reading of files by a few threads. Rows of older schemas get the newest
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -33,7 +33,6 @@ FOOTER_MAX_BYTES: Final = 16 << 20
 FOOTER_ITEMS_MAX: Final = 1_000_000
 GROUPS_MAX: Final = 10_000  # row groups of a file
 
-Keep = Callable[[pa.Table], pa.Table]
 Steps = Mapping[str, tuple[str, Step]]
 """How a file's columns become those of the newest schema (`evolution.columns`)."""
 

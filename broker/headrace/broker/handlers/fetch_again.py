@@ -31,8 +31,7 @@ from headrace.wire.fetch import (
 from headrace.wire.messages import Request
 from headrace.wire.primitives import INT64, NO_UUID, bytes_length
 
-CORRELATION_AT: Final = 4  # after API key and version
-CORRELATION_END: Final = 8
+CORRELATION_END: Final = 8  # of a request: API key, version, correlation id
 TEMPLATE_FRAME_MAX_BYTES: Final = 1024  # a request for one partition; longer ones are not kept
 
 _MARK: Final = 0x1122334455667788  # placeholder for the addresses of a response

@@ -25,9 +25,6 @@ class Judged(NamedTuple):
     evidence: Evidence
     verdict: Verdict
 
-    def is_complete_up_to(self, *hops: str) -> bool:
-        return all(self.verdict.hops.get(hop) is Status.COMPLETE for hop in hops)
-
 
 def judged(
     store: AuditStore,
@@ -63,10 +60,6 @@ def wait_until(
         if is_done(current) or clock() >= deadline_s:
             return current
         sleep(min(WAIT_STEP_S, max(0.0, deadline_s - clock())))
-
-
-def is_producer_hop_complete(found: Iterable[Judged]) -> bool:
-    return all(each.is_complete_up_to(PRODUCER_HOP) for each in found)
 
 
 def have_arrived(found: Iterable[Judged]) -> bool:
