@@ -39,6 +39,7 @@ from headrace.audit.counting.standing import (
     find_standing,
     marks_of,
 )
+from headrace.audit.counting.stuck import StuckPartitions
 from headrace.audit.topic.records import (
     DATACENTER_TIER,
     HeartbeatRecord,
@@ -312,7 +313,8 @@ def auditor_of(log: LogReader, *counters: PartitionCounter) -> Auditor:
         "_standings": Standings(log),  # type: ignore[arg-type]
         "_topic_ids": {},
         "_unpublished": [],
-        **{name: {} for name in ("_interruptions", "_stuck", "_look_at_s", "_looks")},
+        "_interruptions": {},
+        "_stuck": StuckPartitions(),
     }
     vars(auditor).update(values)
     return auditor

@@ -39,6 +39,7 @@ from headrace.audit.counting.salvage import count_past_damage
 from headrace.audit.counting.set_aside_again import SetAsidePlaces
 from headrace.audit.counting.settings import AuditorSettings, counted_partitions
 from headrace.audit.counting.standing import Standings, TopicMadeAgainError
+from headrace.audit.counting.stuck import LOOKS_MAX, StuckPartitions
 from headrace.audit.topic.logs_read import named_id
 from headrace.audit.topic.publish import AuditPublisher, AuditPublishError, UnpublishableRecordError
 from headrace.audit.topic.reader import AuditReader, ReportedProducers
@@ -58,10 +59,6 @@ logger = logging.getLogger(__name__)
 DISCOVER_S: Final = 2.0
 POLL_S: Final = 0.2
 RETRY_PAUSE_S: Final = 1.0
-DAMAGE_RETRY_S: Final = 5.0
-LOOKS_MAX: Final = 3  # then what the broker refuses to read is set aside
-LOOK_PAUSE_S: Final = 2.0  # between close looks at failing partitions, for which all others wait
-NEVER: Final = float("inf")
 RETRIED: Final = (ClientError, CoordinationError, RegistryError, RegistryUnavailableError, AuditPublishError)
 FETCH_FAILURES_MAX: Final = 8  # in a row; then the auditor asks the broker for the cause
 UNPUBLISHED_MAX: Final = 20_000  # records; counting waits while as many cannot be published
@@ -114,10 +111,8 @@ class Auditor:
         pass_s = min(PASSES_EVERY_S, 10 * settings.every_s)
         self._replicas = ReplicaContents(settings.bootstrap, client_id, pass_s=pass_s)
         self._topics: dict[str, TopicInfo] = {}
-        self._stuck: dict[tuple[str, int], str] = {}  # partition → problem
-        self._look_at_s: dict[tuple[str, int], float] = {}  # partition → when to look closely (again)
-        self._looks: dict[tuple[str, int], int] = {}  # partition → close looks in a row that did not help
-        self._look_after_s = self._ask_disks_at_s = 0.0
+        self._stuck = StuckPartitions()
+        self._ask_disks_at_s = 0.0
         self._damaged, self._problem = DamagedBatches(), "starting"
         self._stopping = threading.Event()
 
@@ -157,7 +152,7 @@ class Auditor:
             "unsaid": len(self._unpublished),
             "corrupt": self._damaged.count,
             "set_aside": [each._asdict() for each in dict(self._reader.set_aside).values()],
-            "partitions": partitions_status(dict(self._counters), dict(self._stuck)),
+            "partitions": partitions_status(dict(self._counters), dict(self._stuck.problems)),
         }
 
     def _attempt(self, step: Callable[[], None]) -> bool:
@@ -250,8 +245,8 @@ class Auditor:
             counter = self._counters.pop(key)
             self._unpublished += counter.cut()
             self._standings.forget(counter.partition)
-            for state in (self._stuck, self._look_at_s, self._looks, self._interruptions):
-                state.pop(key, None)
+            self._stuck.go_on(key)
+            self._interruptions.pop(key, None)
         self._logs.end(gone)
 
     def _count(self) -> None:
@@ -287,7 +282,7 @@ class Auditor:
                 return
         except ClientError as error:
             # Not raised: the other partitions' batches of this poll are to be counted.
-            self._stop_at(key, str(error))
+            self._stuck.stop(key, str(error))
             self._logs.seek(*key, counter.counted_to)
             return
         try:
@@ -300,8 +295,7 @@ class Auditor:
         except Exception as error:
             # One partition's bytes must not end the counting of all others, whatever was not foreseen.
             logger.exception("counting of %s-%d stops", *key)
-            self._stop_at(key, f"{type(error).__name__}: {error}")
-            self._look_at_s[key] = NEVER
+            self._stuck.stop_for_good(key, f"{type(error).__name__}: {error}")
             self._consumer.pause(*key)
             return
         if counter.counted_to != batches.end_address:
@@ -313,39 +307,28 @@ class Auditor:
         problem, is_stuck = "", False
         try:
             if not self._goes_back(key, counter):
-                looks = self._looks[key] = self._looks.get(key, 0) + 1
-                salvaged = count_past_damage(self._raw, counter, gives_up=looks >= LOOKS_MAX)
+                gives_up = self._stuck.note_look(key) >= LOOKS_MAX
+                salvaged = count_past_damage(self._raw, counter, gives_up=gives_up)
                 if salvaged.jump_to is not None:
                     self._jump(counter, salvaged.jump_to)
                 problem, is_stuck = salvaged.stuck, bool(salvaged.stuck)
         except ClientError as error:
             problem = str(error)
         if problem:
-            self._stop_at(key, problem)
+            self._stuck.stop(key, problem)
         else:
-            for state in (self._stuck, self._look_at_s, self._looks):
-                state.pop(key, None)
+            self._stuck.go_on(key)
         (self._consumer.pause if is_stuck else self._consumer.resume)(*key)
         self._logs.seek(*key, counter.counted_to)
 
-    def _stop_at(self, key: tuple[str, int], problem: str) -> None:
-        if self._stuck.get(key) != problem:
-            logger.error("counting of %s-%d waits: %s", *key, problem)
-        self._stuck[key] = problem
-        self._look_at_s[key] = time.monotonic() + DAMAGE_RETRY_S
-
     def _look_at_failing(self) -> None:
         """Looks closely at one partition that is stuck, or whose fetches fail again and again."""
-        now_s = time.monotonic()
-        if now_s < self._look_after_s:
-            return
-        for key in self._counters:
-            is_failing = self._consumer.fetch_failures(*key) >= FETCH_FAILURES_MAX
-            if (is_failing or key in self._stuck) and now_s >= self._look_at_s.get(key, 0.0):
-                self._look_at_s[key] = now_s + DAMAGE_RETRY_S
-                self._look_closely(key)
-                self._look_after_s = time.monotonic() + LOOK_PAUSE_S
-                return
+        key = self._stuck.take_due(
+            self._counters, lambda key: self._consumer.fetch_failures(*key) >= FETCH_FAILURES_MAX
+        )
+        if key is not None:
+            self._look_closely(key)
+            self._stuck.pause()
 
     def _jump(self, counter: PartitionCounter, address: int) -> None:
         """Continues at another address than the one counted to: the log has no batches in between."""
