@@ -206,10 +206,18 @@ class SimBroker:
         # Ids of members are of the world's chance, too.
         self.groups.coordinator._new_member_id = lambda name: f"{name}-{clock.draw.getrandbits(64):016x}"
         self.groups.serve(self.service, OffsetService(self.groups.coordinator, store, self.groups.when_known))
-        parts = self.controller, self.replication, self.groups, store
-        # No world has two processes of one id.
-        told = self._open_listener, lambda _: True, lambda _: None
-        self._watch = ClusterWatch(self.session, self.registry, self.state, *parts, *told)
+        self._watch = ClusterWatch(
+            self.session,
+            self.registry,
+            self.state,
+            self.controller,
+            self.replication,
+            groups=self.groups,
+            store=store,
+            registered=self._open_listener,
+            is_own=lambda _: True,  # no world has two processes of one id
+            displaced=lambda _: None,
+        )
         self.loop.put_hook_first(self.state.partitions.commit)
 
     def _make_state(self) -> BrokerState:

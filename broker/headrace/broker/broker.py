@@ -94,8 +94,7 @@ class Broker:
             name=f"broker-{options.broker_id}",
         )
         self._leaving = self._is_ready = False
-        pace = self._config["log.scrub.bytes.per.second"], self._config["log.scrub.interval.ms"]
-        self._scrubber = Scrubber(options.data_dir, *pace)
+        self._scrubber = self._make_scrubber()
         self._files = Workers("files", self._loop.post)
         self._control = FairWorkers(Workers("control", self._loop.post, CONTROL_THREADS), CONTROL_THREADS)
         self._own_work = OwnJobs(self._control)
@@ -131,9 +130,7 @@ class Broker:
         LeadershipService(self._state, self._topics).serve(self._service)
         upkeep = OwnJobs(self._control, UPKEEP)
         store = self._store_groups(upkeep)
-        parts = self._controller, self._replication, self._serve_groups(store, upkeep), store
-        told = self._open_listeners, self._is_own, self._end_displaced
-        self._watch = ClusterWatch(self._session, self._topics, self._state, *parts, *told)
+        self._watch = self._watch_cluster(store, self._serve_groups(store, upkeep))
         self._listener = self._server.bind(*options.listen, self._service)
         self._peers = Peers(self._loop, bound=self._server.connections.bound, descriptors=descriptor_limit())
         self._front = self._bind_front(producer_ids)
@@ -191,6 +188,11 @@ class Broker:
         registry = BrokerConfigRegistry(self._session)
         self._state.broker_settings = BrokerSettings(registry, lambda: self._state.view.known_brokers())
 
+    def _make_scrubber(self) -> Scrubber:
+        config = self._config
+        rate_bytes_per_s, interval_ms = config["log.scrub.bytes.per.second"], config["log.scrub.interval.ms"]
+        return Scrubber(self._options.data_dir, rate_bytes_per_s, interval_ms)
+
     def _guard_disk(self) -> DiskGuard:
         reserve_bytes = self._config[DISK_SETTING]
         return DiskGuard(self._options.data_dir, reserve_bytes, self._files, self._state.refuse_appends)
@@ -231,6 +233,20 @@ class Broker:
         groups.serve(self._service, OffsetService(groups.coordinator, store, groups.when_known))
         OffsetExpiry(self._session, self._state, groups.coordinator, upkeep).begin()
         return groups
+
+    def _watch_cluster(self, store: GroupStore, groups: GroupService) -> ClusterWatch:
+        return ClusterWatch(
+            self._session,
+            self._topics,
+            self._state,
+            self._controller,
+            self._replication,
+            groups=groups,
+            store=store,
+            registered=self._open_listeners,
+            is_own=self._is_own,
+            displaced=self._end_displaced,
+        )
 
     def _topic_admin(self) -> TopicAdmin:
         def bounds_ms() -> tuple[int, int]:
@@ -324,10 +340,12 @@ class Broker:
         """Gives partitions to other leaders and withdraws the front, and serves until both are done: then
         `run` ends."""
         broker_id, view, served = self._state.broker_id, self._state.view, self._state.topics.served_by_leader
-        known = config_of(self._config), view.offline
+        config = config_of(self._config)
         gives_away = self._config["controlled.shutdown.enable"]
         lasting = view.brokers.keys() - view.stopping
-        has_some = gives_away and bool(departing(broker_id, view.topics.values(), lasting, *known))
+        has_some = gives_away and bool(
+            departing(broker_id, view.topics.values(), lasting, config, view.offline)
+        )
         if not has_some and self._membership.held_front is None:
             self._loop.stop()
             return
@@ -337,7 +355,7 @@ class Broker:
         def leave() -> list[str]:
             self._membership.withdraw_front()
             if gives_away:
-                depart(self._topics, self._brokers, broker_id, *known, served)
+                depart(self._topics, self._brokers, broker_id, config, view.offline, served)
             return self._membership.leave_balancers(broker_id)
 
         self._own_work.submit(leave, self._left)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from headrace.broker.errors import Refused
+from headrace.broker.turns import host_of
 from headrace.broker.workers import Outcome, Workers
 from headrace.wire.errors import ErrorCode
 
@@ -71,7 +72,7 @@ class FairWorkers:
         """The error of a job that would be submitted now; None if there is room."""
         if self.client == OWN:
             return None
-        host = self._hosts.get(_host_of(self.client))
+        host = self._hosts.get(host_of(self.client))
         client = None if host is None else host.clients.get(self.client)
         if client is not None and len(client.jobs) >= WAITING_PER_CLIENT_MAX:
             return _full(f"{WAITING_PER_CLIENT_MAX} jobs of {self.client} wait already")
@@ -87,7 +88,7 @@ class FairWorkers:
         if refusal is not None:
             done(None, refusal)
             return
-        host = self._hosts.setdefault(_host_of(self.client), _Host())
+        host = self._hosts.setdefault(host_of(self.client), _Host())
         host.clients.setdefault(self.client, _Client()).jobs.append((job, done))
         self._waiting += 1
         self._start()
@@ -127,7 +128,7 @@ class FairWorkers:
                 if not client.jobs and not client.runs:
                     host.clients.pop(peer, None)
                 if not host.clients:
-                    self._hosts.pop(_host_of(peer), None)
+                    self._hosts.pop(host_of(peer), None)
                 self._start()
 
         self._workers.submit(job, ended)
@@ -148,10 +149,6 @@ class OwnJobs:
             self._workers.submit(job, done)
         finally:
             self._workers.client = before
-
-
-def _host_of(peer: str) -> str:
-    return peer.rpartition(":")[0]
 
 
 def _full(problem: str) -> Refused:

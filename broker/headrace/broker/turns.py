@@ -38,4 +38,5 @@ class Turns(Generic[T]):
 
 
 def host_of(client: str) -> str:
+    """Returns the host of a client ("host:port")."""
     return client.rpartition(":")[0]

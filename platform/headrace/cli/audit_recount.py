@@ -199,7 +199,16 @@ def _ask(topic: str, places: Sequence[_Place], who: str) -> None:
 
     for place in places:
         with publisher("recount", _cluster_of(place)) as says:
-            where = (place.tier, place.datacenter, topic, place.partition, place.log_partition)
-            what = (place.from_address, place.counted_to, asked_by(who), place.topic_id)
-            says.publish(RecountRecord(*where, *what))
+            record = RecountRecord(
+                tier=place.tier,
+                datacenter=place.datacenter,
+                topic=topic,
+                partition=place.partition,
+                log_partition=place.log_partition,
+                from_address=place.from_address,
+                counted_to_address=place.counted_to,
+                cause=asked_by(who),
+                topic_id=place.topic_id,
+            )
+            says.publish(record)
             says.flush()

@@ -1,7 +1,7 @@
 """Which of this broker's open logs it leads and which it follows, and the move from one to the other.
 
 A log is in `state.partitions`, which handlers see, or in `FollowedPartitions`, or for a moment in neither,
-until no thread works on it for its old role. `replica_manager` opens and closes the logs.
+until no thread works on it for its old role. `replicas.manager` opens and closes the logs.
 """
 
 from __future__ import annotations

@@ -204,15 +204,21 @@ class Auditor:
                 self._unpublished += counter.cut()
                 counter.partition = partition  # it is known now whose copy this is
         audit_topic_id = self._topic_ids.get(self.settings.audit_topic)
-        again = (audit_topic_id, self._counters, self._standings, self._logs)
-        self._unpublished += take_back_again(self._admin, *again)
+        self._unpublished += take_back_again(
+            self._admin, audit_topic_id, self._counters, self._standings, self._logs
+        )
         begun = begun_where_counts_hold(self._admin, self._standings, fresh, self._topic_ids)
         places = {key: mark.counted_to for key, (_, mark, _) in begun.items()}
         self._logs.begin(places, self._topic_ids)
         for key, (partition, mark, recounts) in begun.items():
-            how = (self.settings.bucket_ms, self._trusted)
-            counter = PartitionCounter(partition, mark.counted_to, *how, mark.last, mark.content)
-            self._counters[key] = counter
+            self._counters[key] = PartitionCounter(
+                partition,
+                mark.counted_to,
+                self.settings.bucket_ms,
+                self._trusted,
+                last=mark.last,
+                content=mark.content,
+            )
             self._interruptions[key] = 0
             self._unpublished += recounts
 

@@ -102,8 +102,10 @@ def _keep(received: ReceivedRecord, found: _Found, only: Collection[Key] | None)
         key = (record.topic, record.log_partition)
         turn = found.turns.turn(received.log, received.time_ms)
         if only is None or key in only:
-            addresses = (record.to_address, record.topic_id, record.from_address)
-            found.tallies.append(CountedTally(received.time_ms, key, *addresses, turn))
+            tally = CountedTally(
+                received.time_ms, key, record.to_address, record.topic_id, record.from_address, turn
+            )
+            found.tallies.append(tally)
 
 
 class Begun(NamedTuple):

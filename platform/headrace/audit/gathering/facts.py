@@ -64,10 +64,16 @@ class TierFacts:
     counted: list[tuple[int, int]] = field(default_factory=list)
 
     def evidence(self) -> TierEvidence:
-        parts = (tuple(self.gaps), tuple(self.corrupt), tuple(self.recounts))
-        first_ms = None if self.first is None else self.first[1]
-        times = (first_ms, self.frontier_ms, tuple(self.counted))
-        return TierEvidence(tuple(union(self.ranges)), self.heartbeat, *parts, *times)
+        return TierEvidence(
+            cover=tuple(union(self.ranges)),
+            heartbeat=self.heartbeat,
+            gaps=tuple(self.gaps),
+            corrupt=tuple(self.corrupt),
+            recounts=tuple(self.recounts),
+            first_counted_ms=None if self.first is None else self.first[1],
+            frontier_ms=self.frontier_ms,
+            counted=tuple(self.counted),
+        )
 
 
 @dataclass(slots=True)

@@ -106,8 +106,10 @@ def evidence(
     states = {name: known.states(name) for name in datacenters}
     open_ones = {name: unclosed(connection, topic, name) for name in datacenters}
     names = {name: known.names(name) for name in datacenters}
-    held = (facts.named, facts.hours, facts.logs)
-    numbers = {name: needed_numbers(connection, topic, name, *held) for name in datacenters}
+    numbers = {
+        name: needed_numbers(connection, topic, name, facts.named, facts.hours, facts.logs)
+        for name in datacenters
+    }
     declared, deleted_ms = incarnations_of(connection, topic), deletions_of(connection, topic)
     accepted = acceptances_of(connection, topic, from_ms, to_ms)
     warehouse = last_warehouse(connection, topic)
