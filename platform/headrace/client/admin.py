@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 from uuid import UUID
 
 from headrace.client.admin_requests import AdminRequests, ResultCode, existing_topic
@@ -17,10 +17,12 @@ from headrace.client.altering import BROKER_RESOURCE, TOPIC_RESOURCE, altering
 from headrace.client.asking import ANSWER_MAX_S
 from headrace.client.calls import EARLIEST as EARLIEST
 from headrace.client.calls import LATEST as LATEST
-from headrace.client.calls import Schema, control_call, list_offsets_call, milliseconds
+from headrace.client.calls import Schema, control_call, milliseconds
 from headrace.client.cluster import BrokerAddress, TopicInfo, TopicPartition
 from headrace.client.eligible import eligible_replicas
-from headrace.client.errors import BrokerError, ClientError, NetworkError, UnknownTopicError
+from headrace.client.errors import BrokerError
+from headrace.client.listed_offsets import OffsetAndTimestamp as OffsetAndTimestamp
+from headrace.client.listed_offsets import list_offsets
 from headrace.client.log_dirs import LogDirectory, log_dirs_call, read_log_dirs
 from headrace.client.network import Network
 from headrace.client.replicas import Reassignment, list_reassignments_call, read_reassignments
@@ -56,16 +58,6 @@ class ClusterDescription:
     cluster_id: str | None
     controller_id: int
     brokers: Mapping[int, BrokerAddress]
-
-
-class OffsetAndTimestamp(NamedTuple):
-    """A result of `list_offsets`. `offset` is -1 if no record has the timestamp or a later one.
-
-    `timestamp_ms` is -1 at EARLIEST and LATEST.
-    """
-
-    offset: int
-    timestamp_ms: int
 
 
 class Admin:
@@ -335,55 +327,9 @@ class Admin:
     ) -> dict[int, OffsetAndTimestamp]:
         """Returns the offset at EARLIEST, LATEST, or of the first record with this timestamp or a later one.
 
-        By partition; `partitions` defaults to all.
+        By partition; `partitions` defaults to all. Raises `UnknownTopicError`, also for a partition.
         """
-        wanted = set(partitions) if partitions is not None else None
-        found: dict[int, OffsetAndTimestamp] = {}
-
-        def attempt(deadline_s: float) -> ClientError | None:
-            info = existing_topic(topic, self._requests.refresh([topic], deadline_s))
-            missing = (set(info.partitions) if wanted is None else wanted) - found.keys()
-            return self._find_offsets(topic, missing, timestamp_ms, found, deadline_s)
-
-        self._requests.retry(attempt)
-        return dict(sorted(found.items()))
-
-    def _find_offsets(
-        self,
-        topic: str,
-        missing: set[int],
-        timestamp_ms: int,
-        found: dict[int, OffsetAndTimestamp],
-        deadline_s: float,
-    ) -> ClientError | None:
-        """Sends one request to each leader and adds what it returns to `found`. Returns a transient error."""
-        network = self._requests.network
-        by_leader: dict[int, list[int]] = {}
-        error: ClientError | None = None
-        for partition in sorted(missing):
-            if partition not in network.cluster.topics[topic].partitions:
-                raise UnknownTopicError(f"{topic} has no partition {partition}")
-            leader = network.cluster.leader(topic, partition)
-            if leader is None:
-                error = NetworkError(f"{topic}-{partition} has no leader")
-            else:
-                by_leader.setdefault(leader, []).append(partition)
-        for leader, partitions in by_leader.items():
-            call = list_offsets_call({topic: dict.fromkeys(partitions, timestamp_ms)})
-            try:
-                body = network.send_and_wait(call, node_id=leader, deadline_s=deadline_s)
-            except NetworkError as failure:
-                error = failure
-                continue
-            for part in body.topics[0].partitions:
-                if part.error_code == ErrorCode.NONE:
-                    found[part.partition_index] = OffsetAndTimestamp(part.offset, part.timestamp)
-                    continue
-                refusal = BrokerError(part.error_code, f"{topic}-{part.partition_index}")
-                if not refusal.retriable:
-                    raise refusal
-                error = refusal
-        return error
+        return list_offsets(self._requests, topic, timestamp_ms, partitions)
 
     # --- closing ---
 
