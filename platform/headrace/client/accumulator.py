@@ -20,6 +20,7 @@ from headrace.client.faults import BatchInterceptor
 from headrace.client.settings import ProducerSettings
 from headrace.wire.builder import PendingRecord, record_bound_bytes
 from headrace.wire.records import RECORD_OVERHEAD_MAX_BYTES, Header, pack_headers
+from headrace.wire.topic_names import TopicPartition
 from headrace.wire.varints import NO_HEADERS
 
 BATCH_OVERHEAD_BYTES: Final = 61
@@ -49,7 +50,7 @@ class Accumulator:
         self._wake = wake
         self._lock = threading.Lock()
         self._memory_freed = threading.Condition(self._lock)
-        self._open: dict[tuple[str, int], ProducerBatch] = {}  # oldest first
+        self._open: dict[TopicPartition, ProducerBatch] = {}  # oldest first
         self._closed: list[ProducerBatch] = []
         self._unfinished: dict[ProducerBatch, None] = {}
         self._used_bytes = 0

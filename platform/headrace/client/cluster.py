@@ -9,8 +9,7 @@ from uuid import UUID
 
 from headrace.wire.errors import ErrorCode
 from headrace.wire.primitives import NO_UUID
-
-TopicPartition = tuple[str, int]
+from headrace.wire.topic_names import TopicPartition as TopicPartition
 
 NO_LEADER: Final = -1
 DEFAULT_PORT: Final = 9092

@@ -117,7 +117,7 @@ class Consumer(Client):
 
     # --- partitions and positions ---
 
-    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Reads exactly these partitions from now on. Those assigned before keep their positions."""
         self._check_usable()
         self._fetcher.assign(sorted({(topic, int(partition)) for topic, partition in partitions}))

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from headrace.client.calls import Call, Schema, control_call
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode
+from headrace.wire.topic_names import TopicPartition
 
 UNKNOWN: Final = -1
 
@@ -32,7 +33,7 @@ class LogDirectory(NamedTuple):
     path: str
     error: ErrorCode
     problem: str
-    replicas: Mapping[tuple[str, int], StoredReplica]
+    replicas: Mapping[TopicPartition, StoredReplica]
     total_bytes: int
     usable_bytes: int
     file_system: str = ""

@@ -28,7 +28,7 @@ from headrace.coordination.errors import (
 from headrace.coordination.nodes import Node
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.standing import HeldNode, Watch
-from headrace.wire.topic_names import is_topic_name
+from headrace.wire.topic_names import TopicPartition, is_topic_name
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,6 @@ STREAMS_MAX: Final = 10_000  # of one member and topic: each member makes a list
 GROUP_NAME_MAX_BYTES: Final = 1024
 COMMITS_MAX: Final = 5  # attempts to store an offset whose node others create or delete meanwhile
 
-TopicPartition = tuple[str, int]
 Subscription = Mapping[str, int]  # topic → number of streams
 
 

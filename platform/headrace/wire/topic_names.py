@@ -1,9 +1,14 @@
-"""Which names a topic can have: Kafka's own rule (org.apache.kafka.common.internals.Topic)."""
+"""Names of topics and partitions. Which a topic can have is Kafka's own rule
+(org.apache.kafka.common.internals.Topic).
+"""
 
 from __future__ import annotations
 
 import re
 from typing import Final
+
+TopicPartition = tuple[str, int]
+"""A topic's name, and the number of one of its partitions."""
 
 TOPIC_NAME_LENGTH_MAX: Final = 249
 TOPIC_NAME_RULE: Final = (

@@ -20,14 +20,13 @@ from headrace.coordination.documents import INT64_MAX
 from headrace.coordination.errors import BadVersionError, CorruptNodeError, NodeExistsError, NoNodeError
 from headrace.coordination.nodes import Node
 from headrace.coordination.session import ZooKeeperSession
+from headrace.wire.topic_names import TopicPartition
 
 ATTEMPTS_MAX: Final = 5  # of a write, or of a read, that another write interrupts
 AT_ONCE_MAX: Final = 100
 """Offsets in one transaction, which no other write to ZooKeeper comes between."""
 AT_ONCE_MAX_BYTES: Final = 512 << 10  # ZooKeeper takes 1 MiB in one request
 NODE_BYTES: Final = 128  # of a step, besides its path and data
-
-TopicPartition = tuple[str, int]
 
 
 class Committed(NamedTuple):

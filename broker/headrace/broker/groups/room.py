@@ -17,10 +17,10 @@ from typing import Final
 
 from headrace.broker.settings.groups import BYTES_MAX, NODES_MAX
 from headrace.coordination import znodes
-from headrace.coordination.consumers import TopicPartition
 from headrace.coordination.errors import CoordinationError, ZooKeeperUnavailableError
 from headrace.coordination.quotas import Usage
 from headrace.coordination.session import ZooKeeperSession
+from headrace.wire.topic_names import TopicPartition
 
 logger = logging.getLogger(__name__)
 

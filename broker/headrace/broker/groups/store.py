@@ -24,13 +24,14 @@ from headrace.broker.groups.generations import (
     StoredGeneration,
     encode,
 )
-from headrace.broker.groups.offset_nodes import Committed, Offsets, TopicPartition
+from headrace.broker.groups.offset_nodes import Committed, Offsets
 from headrace.broker.groups.room import GroupRoom
 from headrace.broker.promise import Promise
 from headrace.broker.workers import Jobs
 from headrace.coordination.consumers import forget_topic, groups
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.session import ZooKeeperSession
+from headrace.wire.topic_names import TopicPartition
 
 logger = logging.getLogger(__name__)
 

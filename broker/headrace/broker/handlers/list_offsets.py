@@ -20,6 +20,7 @@ from headrace.broker.state import BrokerState
 from headrace.log.errors import LogError
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
+from headrace.wire.topic_names import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -36,13 +37,11 @@ SEARCHES_AT_ONCE_MAX: Final = 4  # of one request
 # One slice of a long request is answered in a few ms; then other connections have their turn.
 SLICE_PARTITIONS: Final = 500
 
-Key = tuple[str, int]
-
 
 class _Search(NamedTuple):
     """A search by time that has not begun."""
 
-    key: Key
+    key: TopicPartition
     partition: Partition
     timestamp_ms: int
 
@@ -60,7 +59,7 @@ class _Job:
         self._places = [(topic.name, part) for topic in request.body.topics for part in topic.partitions]
         self._counts = Counter((topic, part.partition_index) for topic, part in self._places)
         self._names = list(dict.fromkeys(topic.name for topic in request.body.topics))
-        self._results: dict[Key, Tree] = {}
+        self._results: dict[TopicPartition, Tree] = {}
         self._searches: deque[_Search] = deque()
         self._searching = 0
         self._deadline_ms = state.monotonic_ms() + WAIT_MAX_MS

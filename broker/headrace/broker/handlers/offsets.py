@@ -15,7 +15,7 @@ from headrace.broker.errors import Refused
 from headrace.broker.groups.coordinator import GroupCoordinator
 from headrace.broker.groups.deletion import NoGroupError
 from headrace.broker.groups.fencing import NotCoordinatorError
-from headrace.broker.groups.offset_nodes import Committed, Offsets, TopicPartition
+from headrace.broker.groups.offset_nodes import Committed, Offsets
 from headrace.broker.groups.recovery import Then
 from headrace.broker.groups.room import NoRoomError
 from headrace.broker.groups.store import GroupStore
@@ -24,6 +24,7 @@ from headrace.broker.state import BrokerState
 from headrace.coordination.consumers import is_group_name
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
+from headrace.wire.topic_names import TopicPartition
 
 logger = logging.getLogger(__name__)
 

@@ -53,6 +53,7 @@ from headrace.coordination.errors import CoordinationError
 from headrace.coordination.mirrors import MirrorMap
 from headrace.process.clock import now_ms
 from headrace.registry.errors import RegistryError, RegistryUnavailableError
+from headrace.wire.topic_names import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -100,9 +101,9 @@ class Auditor:
         )
         self._declarations = Declarations(self._admin)
         self._topic_ids: dict[str, UUID] = {}
-        self._counters: dict[tuple[str, int], PartitionCounter] = {}
+        self._counters: dict[TopicPartition, PartitionCounter] = {}
         self._logs = CountedLogs(self._consumer)
-        self._interruptions: dict[tuple[str, int], int] = {}  # partition → those after which it was checked
+        self._interruptions: dict[TopicPartition, int] = {}  # partition → those after which it was checked
         self._unpublished: list[AuditRecord] = []
         self._raw = RawReader(settings.bootstrap, client_id)
         self._standings = Standings(self._raw)
@@ -222,7 +223,7 @@ class Auditor:
             self._interruptions[key] = 0
             self._unpublished += recounts
 
-    def _goes_back(self, key: tuple[str, int], counter: PartitionCounter, *, always: bool = False) -> bool:
+    def _goes_back(self, key: TopicPartition, counter: PartitionCounter, *, always: bool = False) -> bool:
         """Whether the log lost what was counted; it is then counted again. Checked after failed fetches, or
         `always`. Raises `ClientError`.
         """
@@ -241,7 +242,7 @@ class Auditor:
             self._logs.seek(topic, number, counter.counted_to)
         return bool(recounts)
 
-    def _forget_deleted(self, existing: set[tuple[str, int]]) -> None:
+    def _forget_deleted(self, existing: set[TopicPartition]) -> None:
         """Forgets partitions of topics that were deleted, or deleted and made again."""
         made_again = self._logs.of_other_topics(self._topic_ids)
         gone = (self._counters.keys() - existing) | (self._counters.keys() & made_again)
@@ -307,7 +308,7 @@ class Auditor:
         if counter.counted_to != batches.end_address:
             self._look_closely(key)
 
-    def _look_closely(self, key: tuple[str, int]) -> None:
+    def _look_closely(self, key: TopicPartition) -> None:
         """Counts past the damage at which counting of a partition stopped, or notes why that fails."""
         counter = self._counters[key]
         problem, is_stuck = "", False

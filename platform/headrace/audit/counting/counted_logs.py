@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from headrace.audit.counting.standing import Key
 from headrace.audit.topic.logs_read import named_id
 from headrace.client import Consumer
+from headrace.wire.topic_names import TopicPartition
 
 
 class CountedLogs:
@@ -19,9 +19,9 @@ class CountedLogs:
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
-        self._ids: dict[Key, UUID] = {}
+        self._ids: dict[TopicPartition, UUID] = {}
 
-    def begin(self, places: Mapping[Key, int], topic_ids: Mapping[str, UUID]) -> None:
+    def begin(self, places: Mapping[TopicPartition, int], topic_ids: Mapping[str, UUID]) -> None:
         """Reads these logs, too, from these addresses on. `topic_ids`: of the topics that are meant."""
         if not places:
             return
@@ -36,7 +36,7 @@ class CountedLogs:
         """
         self._consumer.seek(topic, partition, address, topic_id=self._ids[topic, partition])
 
-    def topic_id(self, key: Key) -> str:
+    def topic_id(self, key: TopicPartition) -> str:
         """Returns the topic's id as audit records name it."""
         return named_id(self._ids.get(key))
 
@@ -44,11 +44,11 @@ class CountedLogs:
         """Returns the ids of all topics, by name."""
         return {topic: named_id(topic_id) for (topic, _), topic_id in self._ids.items()}
 
-    def of_other_topics(self, topic_ids: Mapping[str, UUID]) -> set[Key]:
+    def of_other_topics(self, topic_ids: Mapping[str, UUID]) -> set[TopicPartition]:
         """Returns the logs of topics that are not among these."""
         return {key for key, topic_id in self._ids.items() if topic_id != topic_ids.get(key[0])}
 
-    def end(self, keys: Iterable[Key]) -> None:
+    def end(self, keys: Iterable[TopicPartition]) -> None:
         """Reads these logs no more."""
         for key in (ended := set(keys)):
             self._ids.pop(key, None)

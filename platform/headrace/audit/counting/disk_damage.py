@@ -19,6 +19,7 @@ from headrace.client.cluster import TopicInfo
 from headrace.client.errors import ClientError, UnsupportedApiError
 from headrace.wire.damaged_ranges import DamagedRange, parse
 from headrace.wire.errors import ErrorCode
+from headrace.wire.topic_names import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +27,6 @@ ASK_S: Final = 10.0
 ASK_TIMEOUT_MS: Final = 3_000  # counting waits meanwhile
 RANGES_PER_ASK_MAX: Final = 100  # each costs a Fetch; the next ask takes the next ones
 KEPT_MAX: Final = 20_000  # ranges that were said; beyond, all are said again
-
-Key = tuple[str, int]
 
 
 class _Place(NamedTuple):
@@ -46,15 +45,15 @@ class DiskDamage:
         self._admin = Admin(bootstrap, client_id=client_id, timeout_ms=ASK_TIMEOUT_MS)
         self._raw = raw
         self._said: dict[_Place, dict[int, str]] = {}  # the brokers whose disks are damaged there, and why
-        self._went_back: dict[Key, int] = {}
+        self._went_back: dict[TopicPartition, int] = {}
 
     def close(self) -> None:
         self._admin.close()
 
     def news(
         self,
-        counters: Mapping[Key, PartitionCounter],
-        went_back: Mapping[Key, int] | None = None,
+        counters: Mapping[TopicPartition, PartitionCounter],
+        went_back: Mapping[TopicPartition, int] | None = None,
         topics: Mapping[str, TopicInfo] | None = None,
     ) -> list[CorruptRecord]:
         """Returns records about what was found, or mended, in addresses that are counted.
@@ -94,7 +93,7 @@ class DiskDamage:
             self._said[place] = damaged
         return records
 
-    def _forget_taken_back(self, went_back: Mapping[Key, int]) -> None:
+    def _forget_taken_back(self, went_back: Mapping[TopicPartition, int]) -> None:
         again = {key for key, times in went_back.items() if times != self._went_back.get(key, 0)}
         self._went_back = dict(went_back)
         if again:

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from headrace.audit.counting.partition_counter import PartitionCounter
 from headrace.audit.times import END_STALE_MAX_MS
 from headrace.client import Consumer
+from headrace.wire.topic_names import TopicPartition
 
 
 def known_ends(
-    counters: Mapping[tuple[str, int], PartitionCounter], consumer: Consumer
+    counters: Mapping[TopicPartition, PartitionCounter], consumer: Consumer
 ) -> list[tuple[PartitionCounter, int]]:
     """Returns the partitions that a heartbeat names, with the end addresses of their logs.
 

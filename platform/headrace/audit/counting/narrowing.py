@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from headrace.client.errors import ClientError, RequestTimedOutError
 from headrace.wire.content import NO_BATCHES, added
 from headrace.wire.log_contents import ContentAnswer, ContentRange
+from headrace.wire.topic_names import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -17,7 +18,6 @@ PROBES_MAX: Final = 60  # that narrow one difference down
 NARROW_MAX_S: Final = 2.0  # counting waits meanwhile
 PLACES_MAX: Final = 8  # batches of one difference that are named by themselves
 
-Key = tuple[str, int]
 Ask = Callable[[int, Sequence[ContentRange]], Mapping[ContentRange, ContentAnswer]]
 """Asks a broker; raises `ClientError`. What it has not answered is missing."""
 
@@ -30,7 +30,9 @@ class Expected(NamedTuple):
     content: int
 
 
-def differing_places(ask: Ask, bad: int, sound: int, key: Key, expected: Expected) -> list[tuple[int, int]]:
+def differing_places(
+    ask: Ask, bad: int, sound: int, key: TopicPartition, expected: Expected
+) -> list[tuple[int, int]]:
     """Returns where broker `bad` differs from broker `sound` in a range, batch by batch, by bisection.
 
     The last place may be wider: if there are more than `PLACES_MAX`, or a broker does not answer any more.
@@ -54,7 +56,7 @@ def differing_places(ask: Ask, bad: int, sound: int, key: Key, expected: Expecte
 
 
 def _first_difference(
-    ask: Ask, bad: int, sound: int, key: Key, start: int, end: int
+    ask: Ask, bad: int, sound: int, key: TopicPartition, start: int, end: int
 ) -> tuple[int, int] | None:
     """Returns the first batch that differs, by the sound replica's batches; None if there is none."""
     if not _differ(ask, bad, sound, key, start, end):
@@ -73,12 +75,12 @@ def _first_difference(
     return start, end
 
 
-def _differ(ask: Ask, bad: int, sound: int, key: Key, start: int, end: int) -> bool:
+def _differ(ask: Ask, bad: int, sound: int, key: TopicPartition, start: int, end: int) -> bool:
     one, other = (whole_answer(ask, number, key, start, end) for number in (bad, sound))
     return one is None or other is None or (one.end, one.content) != (other.end, other.content)
 
 
-def whole_answer(ask: Ask, number: int, key: Key, start: int, end: int) -> ContentAnswer | None:
+def whole_answer(ask: Ask, number: int, key: TopicPartition, start: int, end: int) -> ContentAnswer | None:
     """Returns what a replica holds from `start` to `end`, asked piece by piece; None if it cannot say."""
     content, at = NO_BATCHES, start
     for _ in range(PROBES_MAX):

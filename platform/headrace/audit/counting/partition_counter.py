@@ -25,6 +25,7 @@ from headrace.audit.topic.recounts import RecountRecord
 from headrace.wire.batch import HEADER, BatchHeader
 from headrace.wire.content import NO_BATCHES, added
 from headrace.wire.primitives import Buffer
+from headrace.wire.topic_names import TopicPartition
 
 SPANS_PER_TALLY_MAX: Final = 5_000
 CORRUPT_KEPT_MAX: Final = 1_000  # damaged batches of one partition that wait to be published
@@ -272,7 +273,7 @@ def counted_partition(
 
 
 def partitions_status(
-    counters: Mapping[tuple[str, int], PartitionCounter], stuck: Mapping[tuple[str, int], str]
+    counters: Mapping[TopicPartition, PartitionCounter], stuck: Mapping[TopicPartition, str]
 ) -> list[dict[str, Any]]:
     """Returns how far each partition is counted, as plain data. `stuck`: why some cannot go on."""
     return [

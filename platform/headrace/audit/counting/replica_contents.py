@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from headrace.audit.batches.damage import OTHER_BYTES, Damage
-from headrace.audit.counting.narrowing import Expected, Key, differing_places, in_time, whole_answer
+from headrace.audit.counting.narrowing import Expected, differing_places, in_time, whole_answer
 from headrace.audit.counting.partition_counter import PartitionCounter
 from headrace.audit.counting.said_before import SAY_S, SaidBefore
 from headrace.audit.counting.standing import Mark, Marks
@@ -30,6 +30,7 @@ from headrace.client.cluster import NO_LEADER, PartitionInfo, TopicInfo
 from headrace.client.errors import ClientError
 from headrace.wire.content import NO_BATCHES, added, subtracted
 from headrace.wire.log_contents import ContentAnswer, ContentRange, parse_value
+from headrace.wire.topic_names import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Question(NamedTuple):
     `went_back`: how often the partition's counts had been taken back.
     """
 
-    key: Key
+    key: TopicPartition
     expected: Expected
     at: int
     content: int = NO_BATCHES
@@ -73,9 +74,9 @@ class ReplicaContents:
         self._pass_s = pass_s
         self._brokers: dict[int, _Broker] = {}
         self._turn = 0
-        self._differences: dict[tuple[Key, Expected], dict[int, list[Damage]]] = {}
-        self._went_back: dict[Key, int] = {}
-        self._said: dict[Key, dict[tuple[int, int], str]] = defaultdict(dict)
+        self._differences: dict[tuple[TopicPartition, Expected], dict[int, list[Damage]]] = {}
+        self._went_back: dict[TopicPartition, int] = {}
+        self._said: dict[TopicPartition, dict[tuple[int, int], str]] = defaultdict(dict)
         self._before = SaidBefore()
         self._say_at_s = 0.0
 
@@ -92,7 +93,7 @@ class ReplicaContents:
 
     def news(
         self,
-        counters: Mapping[Key, PartitionCounter],
+        counters: Mapping[TopicPartition, PartitionCounter],
         marks: Marks,
         topics: Mapping[str, TopicInfo],
         now_s: float,
@@ -122,7 +123,9 @@ class ReplicaContents:
             return []
         return [record for key in changed for record in self._news_of(counters[key])]
 
-    def _forget_gone(self, counters: Mapping[Key, PartitionCounter], marks: Marks) -> list[CorruptRecord]:
+    def _forget_gone(
+        self, counters: Mapping[TopicPartition, PartitionCounter], marks: Marks
+    ) -> list[CorruptRecord]:
         """Forgets partitions that are not counted any more; of those that went back, what differed from the
         counts that were taken back, and returns the records that say so.
         """
@@ -141,10 +144,12 @@ class ReplicaContents:
         return records
 
     def _forget_moved(
-        self, counters: Mapping[Key, PartitionCounter], replicas: Mapping[Key, PartitionInfo]
+        self,
+        counters: Mapping[TopicPartition, PartitionCounter],
+        replicas: Mapping[TopicPartition, PartitionInfo],
     ) -> list[CorruptRecord]:
         """Forgets what brokers hold that have no replica of the partition any more; returns the records."""
-        changed: dict[Key, None] = {}
+        changed: dict[TopicPartition, None] = {}
         for (key, expected), by_broker in list(self._differences.items()):
             holders = set(replicas[key].replicas if key in replicas else by_broker.keys())
             for number in by_broker.keys() - holders:
@@ -154,7 +159,9 @@ class ReplicaContents:
                 del self._differences[key, expected]
         return [record for key in changed for record in self._news_of(counters[key])]
 
-    def _say_again(self, counters: Mapping[Key, PartitionCounter], now_s: float) -> list[CorruptRecord]:
+    def _say_again(
+        self, counters: Mapping[TopicPartition, PartitionCounter], now_s: float
+    ) -> list[CorruptRecord]:
         """Returns every `SAY_S` what still differs."""
         if now_s < self._say_at_s:
             return []
@@ -167,13 +174,15 @@ class ReplicaContents:
         ]
 
     @staticmethod
-    def _holds(question: Question, counters: Mapping[Key, PartitionCounter], marks: Marks) -> bool:
+    def _holds(question: Question, counters: Mapping[TopicPartition, PartitionCounter], marks: Marks) -> bool:
         """Whether what a question expects is still counted."""
         return question.key in counters and question.went_back == marks.went_back[question.key]
 
-    def _pass(self, number: int, replicas: Mapping[Key, PartitionInfo], marks: Marks) -> Iterator[Question]:
+    def _pass(
+        self, number: int, replicas: Mapping[TopicPartition, PartitionInfo], marks: Marks
+    ) -> Iterator[Question]:
         """Yields all that a broker's replicas should hold; first what differed."""
-        known: defaultdict[Key, list[tuple[int, int]]] = defaultdict(list)
+        known: defaultdict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
         for (key, expected), by_broker in self._differences.items():
             if number in by_broker:
                 known[key].append((expected.start, expected.end))
@@ -185,8 +194,8 @@ class ReplicaContents:
                         yield Question(key, each, each.start, went_back=marks.went_back[key])
 
     def _ask_some(
-        self, number: int, broker: _Broker, replicas: Mapping[Key, PartitionInfo]
-    ) -> dict[Key, None]:
+        self, number: int, broker: _Broker, replicas: Mapping[TopicPartition, PartitionInfo]
+    ) -> dict[TopicPartition, None]:
         """Asks for the next ranges; returns the partitions of which something is new."""
         questions: list[Question] = []
         while broker.questions and len(questions) < RANGES_PER_ASK_MAX:
@@ -196,7 +205,7 @@ class ReplicaContents:
         if not questions:
             return {}
         answers = self._ask(number, [each.asked for each in questions])
-        changed: dict[Key, None] = {}
+        changed: dict[TopicPartition, None] = {}
         again: list[Question] = []
         for question in questions:
             answer = answers.get(question.asked)
@@ -267,7 +276,7 @@ class ReplicaContents:
         self._differences.setdefault((key, expected), {})[number] = damages
         return True
 
-    def _sound_one(self, key: Key, expected: Expected, others: Iterable[int]) -> int | None:
+    def _sound_one(self, key: TopicPartition, expected: Expected, others: Iterable[int]) -> int | None:
         """Returns a broker whose replica holds what was counted; None if nobody says so."""
         for number in others:
             try:
@@ -319,6 +328,6 @@ def expected_of(marks: Sequence[Mark]) -> list[Expected]:
     return found[::-1]
 
 
-def _partition(topics: Mapping[str, TopicInfo], key: Key) -> PartitionInfo | None:
+def _partition(topics: Mapping[str, TopicInfo], key: TopicPartition) -> PartitionInfo | None:
     topic = topics.get(key[0])
     return None if topic is None else topic.partitions.get(key[1])

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from headrace.audit.counting.counted_logs import CountedLogs
 from headrace.audit.counting.partition_counter import CountedPartition, PartitionCounter
-from headrace.audit.counting.standing import CountedTally, Key, Mark, Marks, Standings, marks_of
+from headrace.audit.counting.standing import CountedTally, Mark, Marks, Standings, marks_of
 from headrace.audit.counting.turns import Turns
 from headrace.audit.topic.logs_read import named_id
 from headrace.audit.topic.reader import AuditReader
@@ -20,6 +20,7 @@ from headrace.client import Admin
 from headrace.client.admin import EARLIEST, LATEST
 from headrace.client.errors import ClientError
 from headrace.process.clock import now_ms
+from headrace.wire.topic_names import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ def resume(
     datacenter: str,
     learn: Callable[[ReceivedRecord], None],
     is_stopping: Callable[[], bool],
-    present: Iterable[Key] = (),
+    present: Iterable[TopicPartition] = (),
 ) -> Marks:
     """Returns how far the datacenter's auditor has counted, looking back further and further.
 
@@ -70,7 +71,7 @@ def _read_back(
     datacenter: str,
     learn: Callable[[ReceivedRecord], None],
     is_stopping: Callable[[], bool],
-    only: Collection[Key] | None,
+    only: Collection[TopicPartition] | None,
 ) -> _Found:
     """Reads the audit topic from its position to its end; returns what this auditor said there.
 
@@ -90,7 +91,7 @@ def _read_back(
     return found
 
 
-def _keep(received: ReceivedRecord, found: _Found, only: Collection[Key] | None) -> None:
+def _keep(received: ReceivedRecord, found: _Found, only: Collection[TopicPartition] | None) -> None:
     record = received.record
     if isinstance(record, HeartbeatRecord):
         found.turns.note_beat(received.log, record)
@@ -118,7 +119,7 @@ class Begun(NamedTuple):
 
 def begun_where_counts_hold(
     admin: Admin, standings: Standings, fresh: Collection[CountedPartition], topic_ids: Mapping[str, UUID]
-) -> dict[Key, Begun]:
+) -> dict[TopicPartition, Begun]:
     """Looks where the counts of these partitions hold. Those are left out of which it is not known now, and
     those of topics that are made again meanwhile: their logs are read by name, and may be either topic's.
 
@@ -126,7 +127,7 @@ def begun_where_counts_hold(
     """
     if not fresh:
         return {}
-    begun: dict[Key, Begun] = {}
+    begun: dict[TopicPartition, Begun] = {}
     starts = log_starts(admin, {partition.topic for partition in fresh})
     for partition in fresh:
         topic, number = partition.topic, partition.log_partition
@@ -175,7 +176,7 @@ def deleted_part(admin: Admin, counter: PartitionCounter) -> tuple[int, list[Gap
 
 def count_again(
     received: ReceivedRecord,
-    counters: Mapping[tuple[str, int], PartitionCounter],
+    counters: Mapping[TopicPartition, PartitionCounter],
     standings: Standings,
     logs: CountedLogs,
 ) -> None:
@@ -203,7 +204,7 @@ def count_again(
 def take_back_again(
     admin: Admin,
     audit_topic_id: UUID | None,
-    counters: Mapping[tuple[str, int], PartitionCounter],
+    counters: Mapping[TopicPartition, PartitionCounter],
     standings: Standings,
     logs: CountedLogs,
 ) -> list[RecountRecord]:
@@ -212,7 +213,7 @@ def take_back_again(
 
     `audit_topic_id`: of the present one; None: there is none. Raises `ClientError`; nothing has changed then.
     """
-    known, starts, records = standings.taken_back, dict[Key, int](), list[RecountRecord]()
+    known, starts, records = standings.taken_back, dict[TopicPartition, int](), list[RecountRecord]()
     if known.is_in_another_topic(audit_topic_id):
         wanted = known.addresses.keys() & counters.keys()
         for topic in {topic for topic, _ in wanted}:

@@ -15,12 +15,11 @@ from headrace.audit.batches.damage import OTHER_BYTES
 from headrace.audit.counting.partition_counter import PartitionCounter
 from headrace.audit.intervals import Interval
 from headrace.audit.topic.records import CorruptRecord
+from headrace.wire.topic_names import TopicPartition
 
 SAY_S: Final = 300.0
 """Between repetitions: within the ten minutes that an auditor which starts reads back."""
 PLACES_MAX: Final = 1_000  # more are left to `headrace audit recount`
-
-Key = tuple[str, int]
 
 
 @dataclass(slots=True)
@@ -34,7 +33,7 @@ class SaidBefore:
     """The ranges that other processes said. One thread uses it."""
 
     def __init__(self) -> None:
-        self._places: dict[Key, dict[Interval, _Place]] = {}
+        self._places: dict[TopicPartition, dict[Interval, _Place]] = {}
 
     def learn(self, record: CorruptRecord) -> None:
         """Notes what a record says of a range that this process has not named."""
@@ -47,7 +46,7 @@ class SaidBefore:
             places = self._places.setdefault(key, {})
             places.setdefault(place, _Place(record.cause, record.topic_id)).cause = record.cause
 
-    def forget(self, key: Key, place: Interval) -> None:
+    def forget(self, key: TopicPartition, place: Interval) -> None:
         """Forgets a range, of which this process says now what is so."""
         places = self._places.get(key, {})
         if places.pop(place, None) is not None and not places:
@@ -60,7 +59,9 @@ class SaidBefore:
             if known.topic_id == partition.source.topic_id:
                 yield place, known.cause
 
-    def confirmed(self, key: Key, number: int, where: Interval, replicas: Collection[int]) -> list[Interval]:
+    def confirmed(
+        self, key: TopicPartition, number: int, where: Interval, replicas: Collection[int]
+    ) -> list[Interval]:
         """Returns the ranges within `where` that are right on all replicas, now that broker `number` is right
         there; and forgets them.
         """

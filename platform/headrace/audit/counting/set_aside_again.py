@@ -20,6 +20,7 @@ from headrace.audit.counting.partition_counter import PartitionCounter
 from headrace.audit.topic.records import AuditRecord, CorruptRecord, RangeTally, ReceivedRecord
 from headrace.client.errors import ClientError
 from headrace.wire.errors import ErrorCode
+from headrace.wire.topic_names import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +29,7 @@ SAY_S: Final = 300.0
 PLACES_MAX: Final = 1_000  # of all partitions; beyond, the oldest is left to `headrace audit recount`
 LOOKS_PER_ROUND_MAX: Final = 50  # each costs a Fetch, for which counting waits
 
-Key = tuple[str, int]
-Place = tuple[Key, int, int]
+Place = tuple[TopicPartition, int, int]
 
 
 class SetAsidePlaces:
@@ -54,7 +54,7 @@ class SetAsidePlaces:
             if len(self._places) > PLACES_MAX:
                 self._forget(next(iter(self._places)))
 
-    def news(self, counters: Mapping[Key, PartitionCounter]) -> list[AuditRecord]:
+    def news(self, counters: Mapping[TopicPartition, PartitionCounter]) -> list[AuditRecord]:
         """Returns tallies of places that are whole now, and again the records of those that are not."""
         now_s = self._clock()
         due = sorted((at_s, place) for place, at_s in self._look_at_s.items() if at_s <= now_s)

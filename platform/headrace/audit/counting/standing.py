@@ -26,14 +26,12 @@ from headrace.audit.topic.records import DATACENTER_TIER, HeartbeatRecord
 from headrace.audit.topic.recounts import AUDITOR_ENDED, COPY_MADE_AGAIN, RecountRecord
 from headrace.client.errors import ClientError
 from headrace.wire.errors import ErrorCode
+from headrace.wire.topic_names import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 MARKS_MAX: Final = 64
 """How many places of one partition are kept; of the older half only every second one, again and again."""
-
-Key = tuple[str, int]
-"""A topic and the number of the counted partition."""
 
 
 class Mark(NamedTuple):
@@ -57,7 +55,7 @@ class CountedTally(NamedTuple):
     """
 
     said_ms: int
-    key: Key
+    key: TopicPartition
     to_address: int
     source_topic_id: str = ""
     from_address: int | None = None
@@ -83,14 +81,14 @@ class Marks:
     """The marks of all partitions, newest last."""
 
     def __init__(self) -> None:
-        self._marks: dict[Key, list[Mark]] = {}
-        self.went_back: Counter[Key] = Counter()
+        self._marks: dict[TopicPartition, list[Mark]] = {}
+        self.went_back: Counter[TopicPartition] = Counter()
         """How often each partition's counts were taken back."""
-        self.published_to: dict[Key, tuple[int, str]] = {}
+        self.published_to: dict[TopicPartition, tuple[int, str]] = {}
         """Up to which address tallies were published since the newest heartbeat, which no mark vouches for;
         and the id of the topic in which the events were published.
         """
-        self.published_from: dict[Key, int] = {}
+        self.published_from: dict[TopicPartition, int] = {}
         """Where the first of those tallies begins: below the newest mark, if the log lacked that one when
         they were counted.
         """
@@ -98,7 +96,7 @@ class Marks:
     def __bool__(self) -> bool:
         return bool(self._marks)
 
-    def note(self, key: Key, mark: Mark) -> None:
+    def note(self, key: TopicPartition, mark: Mark) -> None:
         """Adds a mark, unless it is the newest one already."""
         marks = self._marks.setdefault(key, [])
         if marks and marks[-1] == mark:
@@ -107,21 +105,21 @@ class Marks:
         if len(marks) > MARKS_MAX:
             del marks[1 : MARKS_MAX // 2 : 2]
 
-    def of(self, key: Key) -> list[Mark]:
+    def of(self, key: TopicPartition) -> list[Mark]:
         """Returns the partition's marks, newest last."""
         return list(self._marks.get(key, ()))
 
-    def counted_to(self, key: Key) -> int:
+    def counted_to(self, key: TopicPartition) -> int:
         """Returns the address of the newest mark; 0 without one."""
         marks = self._marks.get(key)
         return marks[-1].counted_to if marks else 0
 
-    def go_back(self, key: Key, counted_to: int) -> None:
+    def go_back(self, key: TopicPartition, counted_to: int) -> None:
         """Forgets the marks behind an address."""
         self.went_back[key] += 1
         self._marks[key] = [mark for mark in self._marks.get(key, ()) if mark.counted_to <= counted_to]
 
-    def take(self, other: Marks, keys: Collection[Key] | None = None) -> None:
+    def take(self, other: Marks, keys: Collection[TopicPartition] | None = None) -> None:
         """Takes what other marks say of these partitions, by default of all, in the place of its own."""
         for key in other._marks.keys() | other.published_to.keys() if keys is None else keys:
             self.forget(key)
@@ -132,7 +130,7 @@ class Marks:
             if key in other.published_from:
                 self.published_from[key] = other.published_from[key]
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: TopicPartition) -> None:
         self._marks.pop(key, None)
         self.published_to.pop(key, None)
         self.published_from.pop(key, None)
@@ -219,7 +217,7 @@ class Standings:
         return partition.recounts(address, counted_to, standing.problem)
 
 
-def _key(partition: CountedPartition) -> Key:
+def _key(partition: CountedPartition) -> TopicPartition:
     return partition.topic, partition.log_partition
 
 
@@ -250,7 +248,7 @@ def marks_of(
         order = (turns.get((record.tier, record.beat), 0), record.beat, record.tier)
         by_beat.setdefault(order, {})[record.part] = record
     said = deque(sorted(tallies, key=lambda tally: (tally.turn, tally.said_ms)))
-    unnoted: defaultdict[Key, list[CountedTally]] = defaultdict(list)
+    unnoted: defaultdict[TopicPartition, list[CountedTally]] = defaultdict(list)
     marks = Marks()
     for (turn, beat, _), parts in sorted(by_beat.items(), key=lambda entry: entry[0][:2]):
         if len(parts) == next(iter(parts.values())).parts:
@@ -266,18 +264,18 @@ def marks_of(
                 marks.note(key, mark)
                 unnoted.pop(key, None)  # a heartbeat may leave a partition out
     for tally in [*chain.from_iterable(unnoted.values()), *said]:
-        key, to_address, source_id, from_address = tally[1:5]
+        key, source_id, begin = tally.key, tally.source_topic_id, tally.from_address
         known_to, known_id = marks.published_to.get(key, (0, source_id))
         if known_id != source_id:
             known_to = 0  # the topic was made again
             marks.published_from.pop(key, None)
-        if from_address is not None:
-            marks.published_from[key] = min(from_address, marks.published_from.get(key, from_address))
-        marks.published_to[key] = max(to_address, known_to), source_id
+        if begin is not None:
+            marks.published_from[key] = min(begin, marks.published_from.get(key, begin))
+        marks.published_to[key] = max(tally.to_address, known_to), source_id
     return marks
 
 
-def _marks_in(parts: Iterable[HeartbeatRecord]) -> Iterator[tuple[Key, Mark]]:
+def _marks_in(parts: Iterable[HeartbeatRecord]) -> Iterator[tuple[TopicPartition, Mark]]:
     for record in parts:
         for at in record.positions:
             last = None if at.last_address < 0 else LastBatch(at.last_address, at.last_crc, at.last_epoch)
@@ -288,7 +286,7 @@ def _marks_in(parts: Iterable[HeartbeatRecord]) -> Iterator[tuple[Key, Mark]]:
 
 
 def find_standing(
-    reader: RawReader, key: Key, marks: Iterable[Mark], start_address: int, topic_id: str
+    reader: RawReader, key: TopicPartition, marks: Iterable[Mark], start_address: int, topic_id: str
 ) -> Standing:
     """Returns the newest mark that still holds, or the log's start. `marks`: newest last.
 
@@ -307,7 +305,7 @@ def find_standing(
     return Standing(Mark(start_address, None, topic_id), problem)
 
 
-def _problem_with(reader: RawReader, key: Key, mark: Mark, start_address: int) -> str:
+def _problem_with(reader: RawReader, key: TopicPartition, mark: Mark, start_address: int) -> str:
     """Returns why the log no longer holds what was counted up to a mark; empty if it does."""
     last = mark.last
     if last is None:

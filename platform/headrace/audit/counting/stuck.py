@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from headrace.client.cluster import TopicPartition
+from headrace.wire.topic_names import TopicPartition
 
 logger = logging.getLogger(__name__)
 

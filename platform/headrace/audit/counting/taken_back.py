@@ -10,9 +10,7 @@ from uuid import UUID
 
 from headrace.audit.topic.records import ReceivedRecord
 from headrace.audit.topic.recounts import RecountRecord
-
-Key = tuple[str, int]
-"""A topic and the number of the counted partition."""
+from headrace.wire.topic_names import TopicPartition
 
 
 class TakenBack:
@@ -21,7 +19,7 @@ class TakenBack:
     """
 
     def __init__(self) -> None:
-        self.addresses: dict[Key, int] = {}
+        self.addresses: dict[TopicPartition, int] = {}
         """From which address on each partition's counts were taken back; the lowest one."""
         self._audit_topic_id: UUID | None = None
 
@@ -31,11 +29,11 @@ class TakenBack:
         if isinstance(record, RecountRecord) and received.datacenter == datacenter:
             self.note((record.topic, record.log_partition), record.from_address)
 
-    def note(self, key: Key, address: int) -> None:
+    def note(self, key: TopicPartition, address: int) -> None:
         """Notes that counts from this address on were taken back."""
         self.addresses[key] = min(address, self.addresses.get(key, address))
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: TopicPartition) -> None:
         """Forgets a partition that is gone."""
         self.addresses.pop(key, None)
 
