@@ -33,7 +33,7 @@ def test_offsets_that_zookeeper_does_not_tell_now_are_asked_for_again(
     promise: Promise[Offsets | Exception] = Promise()
     promise.resolve(ZooKeeperUnavailableError("no server answers"))
     store = SimpleNamespace(read=lambda *_: promise)
-    coordinator = SimpleNamespace(refuse_offset_read=lambda _: ErrorCode.NONE)
+    coordinator = SimpleNamespace(misplaced=lambda _: ErrorCode.NONE)
     service = OffsetService(cast(Any, coordinator), cast(Any, store), lambda _, then: then(ErrorCode.NONE))
     for version in (7, 9):
         group = SimpleNamespace(group_id="g", topics=None)

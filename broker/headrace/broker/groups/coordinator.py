@@ -75,7 +75,7 @@ class GroupCoordinator:
         self._deadlines = Deadlines()
 
     def join(self, request: Join, now_ms: int, reply: ReplyToJoin) -> None:
-        error = self._misplaced(request.group_id)
+        error = self.misplaced(request.group_id)
         if error is ErrorCode.NONE:
             error = self._refuse_limits(request)
         group = self._groups.get(request.group_id)
@@ -125,7 +125,7 @@ class GroupCoordinator:
         """Returns NONE if this member may commit offsets. A client outside the group (no generation) may
         while the group is empty.
         """
-        error = self._misplaced(group_id)
+        error = self.misplaced(group_id)
         if error is not ErrorCode.NONE:
             return error
         group = self._groups.get(group_id)
@@ -135,13 +135,15 @@ class GroupCoordinator:
             return ErrorCode.ILLEGAL_GENERATION
         return ErrorCode.UNKNOWN_MEMBER_ID if member_id else ErrorCode.NONE
 
-    def refuse_offset_read(self, group_id: str) -> ErrorCode:
-        """Returns NONE if this broker coordinates the group, and so serves its offsets."""
-        return self._misplaced(group_id)
+    def misplaced(self, group_id: str) -> ErrorCode:
+        """Returns NONE if this broker coordinates the group; else the error that says so."""
+        if not group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        return ErrorCode.NONE if self._coordinates(group_id) else ErrorCode.NOT_COORDINATOR
 
     def refuse_delete(self, group_id: str) -> ErrorCode:
         """Returns NONE if the group's offsets may be deleted: it has no members."""
-        error = self._misplaced(group_id)
+        error = self.misplaced(group_id)
         if error is ErrorCode.NONE and group_id in self._groups:
             return ErrorCode.NON_EMPTY_GROUP
         return error
@@ -160,7 +162,7 @@ class GroupCoordinator:
 
     def describe(self, group_id: str) -> tuple[ErrorCode, GroupDescription | None]:
         """Returns the group's state; (NONE, None) if it has no members; it may still have offsets."""
-        error = self._misplaced(group_id)
+        error = self.misplaced(group_id)
         group = self._groups.get(group_id)
         return error, None if group is None or error is not ErrorCode.NONE else group.describe()
 
@@ -237,13 +239,8 @@ class GroupCoordinator:
 
         self._store(group.group_id, generation, stored)
 
-    def _misplaced(self, group_id: str) -> ErrorCode:
-        if not group_id:
-            return ErrorCode.INVALID_GROUP_ID
-        return ErrorCode.NONE if self._coordinates(group_id) else ErrorCode.NOT_COORDINATOR
-
     def _find(self, group_id: str) -> tuple[ErrorCode, Group | None]:
-        error = self._misplaced(group_id)
+        error = self.misplaced(group_id)
         if error is not ErrorCode.NONE:
             return error, None
         return ErrorCode.UNKNOWN_MEMBER_ID, self._groups.get(group_id)

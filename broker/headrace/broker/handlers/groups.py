@@ -50,16 +50,16 @@ _MISPLACED: Final = ErrorCode.NOT_COORDINATOR
 class GroupService:
     """The groups this broker coordinates, and their timer."""
 
-    def __init__(self, state: BrokerState, offsets: GroupStore) -> None:
+    def __init__(self, state: BrokerState, store: GroupStore) -> None:
         self._state = state
-        self._offsets = offsets
+        self._store = store
         self._timer: Timer | None = None
         self._timer_at_ms = 0
         self._epoch = NO_EPOCH  # of this broker's registration, as it was seen last
         self.coordinator = GroupCoordinator(
             coordinates=self._coordinates,
             new_member_id=lambda client_id: f"{client_id[:CLIENT_ID_LENGTH_MAX]}-{uuid4()}",
-            store=self._store,
+            store=self._store_generation,
             initial_delay_ms=state.config["group.initial.rebalance.delay.ms"],
             limits=GroupLimits(
                 state.config["group.min.session.timeout.ms"],
@@ -69,15 +69,13 @@ class GroupService:
         )
         self._recovery = Recovery(
             self.coordinator,
-            offsets,
+            store,
             coordinates=self._coordinates,
             now_ms=lambda: state.monotonic_ms(),
             restored=self._set_timer,
         )
-        self.administration = GroupAdministration(
-            self.coordinator, offsets, self._recovery, self._coordinates
-        )
-        offsets.on_other_generation = self._lose
+        self.administration = GroupAdministration(self.coordinator, store, self._recovery, self._coordinates)
+        store.on_other_generation = self._lose
 
     def _coordinates(self, group_id: str) -> bool:
         return coordinator_for(group_id, self._state.view.brokers) == self._state.broker_id
@@ -102,14 +100,14 @@ class GroupService:
         epoch_before, self._epoch = self._epoch, self._state.view.broker_epoch(self._state.broker_id)
         has_registered = self._epoch != epoch_before
         self.coordinator.brokers_changed(has_registered=has_registered)
-        self._offsets.brokers_changed(lambda group_id: not has_registered and self._coordinates(group_id))
+        self._store.brokers_changed(lambda group_id: not has_registered and self._coordinates(group_id))
         self._recovery.brokers_changed()
 
     def when_known(self, group_id: str, then: Callable[[ErrorCode], None]) -> None:
         """Calls back once the coordinator has what another one stored of the group, as `Recovery` does."""
         self._recovery.when_known(group_id, then)
 
-    def _store(self, group_id: str, generation: StoredGeneration | None, then: Stored) -> None:
+    def _store_generation(self, group_id: str, generation: StoredGeneration | None, then: Stored) -> None:
         def stored(error: Exception | None) -> None:
             if error is None:
                 then(self._state.monotonic_ms())
@@ -119,7 +117,7 @@ class GroupService:
                 is_misplaced = isinstance(error, NotCoordinatorError)
                 self._lose(group_id, _MISPLACED if is_misplaced else ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-        self._offsets.store(group_id, generation).then(stored)
+        self._store.store(group_id, generation).then(stored)
 
     def _lose(self, group_id: str, error: ErrorCode = _MISPLACED) -> None:
         """Forgets a group of which another generation may be stored: it is read when somebody asks for it."""
@@ -237,7 +235,7 @@ class GroupService:
             for member in body.members
         ]
         self._set_timer()
-        misplaced = self.coordinator.refuse_offset_read(body.group_id)
+        misplaced = self.coordinator.misplaced(body.group_id)
         return {"error_code": misplaced, "members": members if misplaced is ErrorCode.NONE else []}
 
     # --- time ---

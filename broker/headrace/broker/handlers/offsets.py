@@ -177,7 +177,7 @@ class OffsetService:
         return promise
 
     def _fetch_group(self, group_id: str, topics: Any, done: Callable[[Tree], None]) -> None:
-        code = self._coordinator.refuse_offset_read(group_id)
+        code = self._coordinator.misplaced(group_id)
         if code is ErrorCode.NONE and not is_group_name(group_id):
             code = ErrorCode.INVALID_GROUP_ID
         wanted = None
