@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from headrace.audit.evidence import Evidence
 from headrace.audit.findings import PRODUCER_HOP, Finding, Status
@@ -290,7 +290,8 @@ def _by_numbers(finding: Finding, evidence: Evidence, contents: Iterable[SpoolCo
                 logger.warning("a batch in a spool cannot be read: %s", error)
                 continue
             records = [Lost(each.timestamp_ms, each.key, each.value, tuple(each.headers)) for each in held]
-            yield from _in_batches(records, evidence, content, finding.partition, (place[2], place[3], low))
+            old = _Numbers(identity.producer_id, identity.producer_epoch, low)
+            yield from _in_batches(records, evidence, content, finding.partition, old)
 
 
 def _by_publisher(
@@ -323,8 +324,7 @@ def _by_publisher(
             partition = _partition_of(event, number, partition_count)
             by_partition.setdefault(partition, []).append(Lost(event.time_ms, event.key, event.value))
         for partition, records in sorted(by_partition.items()):
-            no_number = (NO_NUMBER, NO_NUMBER, NO_NUMBER)
-            found += _in_batches(records, evidence, content, partition, no_number)
+            found += _in_batches(records, evidence, content, partition, _UNNUMBERED)
     return found, f"{whose}, and {left} of them are in no spool of this host" if left > 0 else ""
 
 
@@ -332,11 +332,28 @@ def _partition_of(event: SpooledEvent, number: int, partition_count: int) -> int
     return partition_for_key(event.key, partition_count) if event.key else number % partition_count
 
 
+class _Numbers(NamedTuple):
+    """The numbers that the first of some records had; the others follow it."""
+
+    producer_id: int
+    producer_epoch: int
+    first_sequence: int
+
+    def after(self, count: int) -> _Numbers:
+        """Returns the numbers of the record that comes `count` later."""
+        if self.producer_id == NO_NUMBER:
+            return self
+        return self._replace(first_sequence=self.first_sequence + count)
+
+
+_UNNUMBERED: Final = _Numbers(NO_NUMBER, NO_NUMBER, NO_NUMBER)
+
+
 def _in_batches(
-    records: list[Lost], evidence: Evidence, content: SpoolContent, partition: int, old: tuple[int, int, int]
+    records: list[Lost], evidence: Evidence, content: SpoolContent, partition: int, old: _Numbers
 ) -> Iterator[Resend]:
     """Yields the records in pieces, each of one bucket and, unless it is one record, of at most
-    `BATCH_MAX_BYTES`.
+    `BATCH_MAX_BYTES`. `old`: the numbers of the first.
     """
     bucket_ms: int = content.about["bucket_ms"]
     at = 0
@@ -347,17 +364,18 @@ def _in_batches(
             if size > BATCH_MAX_BYTES and end > at:
                 break
             end += 1
+        numbers = old.after(at)
         yield Resend(
-            evidence.datacenter,
-            evidence.topic,
-            bucket,
-            str(content.about.get("publisher")),
-            str(content.about.get("service")),
-            partition,
-            old[0],
-            old[1],
-            old[2] + at if old[0] != NO_NUMBER else NO_NUMBER,
-            tuple(records[at:end]),
+            datacenter=evidence.datacenter,
+            topic=evidence.topic,
+            bucket_start_ms=bucket,
+            publisher=str(content.about.get("publisher")),
+            service=str(content.about.get("service")),
+            partition=partition,
+            old_producer_id=numbers.producer_id,
+            old_producer_epoch=numbers.producer_epoch,
+            old_first_sequence=numbers.first_sequence,
+            records=tuple(records[at:end]),
         )
         at = end
 

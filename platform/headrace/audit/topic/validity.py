@@ -234,13 +234,17 @@ def _check_resent(resent: ResentRecord, _received: ReceivedRecord, _now_ms: int)
     check_name("author", resent.said_by)
     require(is_named(resent.bucket_start_ms), f"its bucket is {resent.bucket_start_ms} ms")
     check_partition(resent.partition)
-    new = (resent.producer_id, resent.producer_epoch, resent.first_sequence, resent.last_sequence)
-    check_sequences(*new)
-    old = (resent.old_producer_id, resent.old_producer_epoch, resent.old_first_sequence)
+    check_sequences(resent.producer_id, resent.producer_epoch, resent.first_sequence, resent.last_sequence)
+    old_id, old_epoch, old_first = (
+        resent.old_producer_id,
+        resent.old_producer_epoch,
+        resent.old_first_sequence,
+    )
     if resent.had_numbers:
-        check_sequences(*old, old[2] + resent.record_count - 1)
-        require(old[0] != new[0], f"producer {old[0]} would have sent the same events twice")
+        check_sequences(old_id, old_epoch, old_first, old_first + resent.record_count - 1)
+        require(old_id != resent.producer_id, f"producer {old_id} would have sent the same events twice")
     else:
+        old = (old_id, old_epoch, old_first)
         require(old == (NO_NUMBER,) * 3, f"events without numbers have numbers {old}")
 
 
