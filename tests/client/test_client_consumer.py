@@ -328,9 +328,26 @@ def test_a_forked_child_must_create_its_own_client(cluster: FakeCluster, consume
 
 
 @pytest.mark.parametrize(
-    "options", [{"auto_offset_reset": "newest"}, {"max_poll_records": 0}, {"buffer_memory_bytes": 0}]
+    "options",
+    [
+        {"auto_offset_reset": "newest"},
+        {"on_corrupt": "stop"},
+        {"max_poll_records": 0},
+        {"buffer_memory_bytes": 0},
+        {"fetch_max_bytes": 0},
+        {"max_partition_fetch_bytes": 1 << 31},
+        {"fetch_min_bytes": 1 << 31},
+        {"fetch_max_wait_ms": 1 << 31},
+        {"fetch_max_wait_ms": -1},
+        {"request_timeout_ms": 0},
+        {"retry_backoff_ms": -1},
+    ],
+    ids=str,
 )
 def test_invalid_settings(options: Any) -> None:
+    """A consumer of `fetch_max_bytes=0` read nothing for ever, without a word; and what a request cannot say
+    was a `struct.error` of each poll.
+    """
     with pytest.raises(ValueError, match=next(iter(options))):
         Consumer("127.0.0.1:1", **options)
 

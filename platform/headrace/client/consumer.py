@@ -13,12 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from operator import index
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 from uuid import UUID
 
-from headrace.client.backoff import Backoff
 from headrace.client.calls import EARLIEST, LATEST
 from headrace.client.cluster import TopicPartition
+from headrace.client.consumer_settings import OnCorrupt, Reset, check_reading, fetch_settings
 from headrace.client.errors import (
     BrokerError,
     ClientError,
@@ -26,7 +26,7 @@ from headrace.client.errors import (
     MetadataTimeoutError,
     UnknownTopicError,
 )
-from headrace.client.fetching import Fetcher, FetchSettings
+from headrace.client.fetching import Fetcher
 from headrace.client.lifecycle import Client
 from headrace.client.network import Network
 from headrace.client.obstacles import obstacle
@@ -43,8 +43,6 @@ MAX_POLL_RECORDS: Final = 1000
 
 _T = TypeVar("_T")
 
-_RESET: Final = {"earliest": EARLIEST, "latest": LATEST, "error": None}
-
 
 class Consumer(Client):
     """Reads the assigned partitions from positions set by the caller. For one thread at a time.
@@ -57,6 +55,10 @@ class Consumer(Client):
     A damaged batch is fetched once more, then `on_corrupt` decides: "raise" (`CorruptRecordsError`, later
     `poll`s raise it again until the batch is mended or the position is moved behind it), or "skip": a warning
     in the log names it, and reading continues behind it.
+
+    `fetch_max_bytes` bounds one answer, `max_partition_fetch_bytes` what it has of one partition; its first
+    batch may be larger. `buffer_memory_bytes` bounds what is fetched ahead from all leaders together,
+    `decode_limit_bytes` the records of one batch, decompressed. `clock` is monotonic, in seconds.
     """
 
     def __init__(
@@ -70,9 +72,9 @@ class Consumer(Client):
         max_partition_fetch_bytes: int = 1024 * 1024,
         buffer_memory_bytes: int = 64 * 1024 * 1024,
         max_poll_records: int = MAX_POLL_RECORDS,
-        auto_offset_reset: Literal["earliest", "latest", "error"] = "latest",
+        auto_offset_reset: Reset = "latest",
         check_crcs: bool = True,
-        on_corrupt: Literal["raise", "skip"] = "raise",
+        on_corrupt: OnCorrupt = "raise",
         decode_limit_bytes: int = DECODE_LIMIT_BYTES,
         request_timeout_ms: float = 30_000,
         retry_backoff_ms: float = 100,
@@ -80,29 +82,25 @@ class Consumer(Client):
         clock: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """Raises `ValueError` for invalid options. Connects in `poll`, not here."""
+        """Raises `ValueError` naming an invalid option. Connects in `poll`, not here."""
         super().__init__("consumer")
-        if auto_offset_reset not in _RESET:
-            raise ValueError(f"auto_offset_reset is one of {', '.join(_RESET)}, not {auto_offset_reset!r}")
-        if on_corrupt not in ("raise", "skip"):
-            raise ValueError(f'on_corrupt is "raise" or "skip", not {on_corrupt!r}')
-        if max_poll_records < 1 or max_partition_fetch_bytes < 1 or buffer_memory_bytes < 1:
-            raise ValueError(
-                "max_poll_records, max_partition_fetch_bytes and buffer_memory_bytes must be at least 1"
-            )
+        check_reading(
+            on_corrupt=on_corrupt, max_poll_records=max_poll_records, request_timeout_ms=request_timeout_ms
+        )
+        settings = fetch_settings(
+            fetch_min_bytes=fetch_min_bytes,
+            fetch_max_wait_ms=fetch_max_wait_ms,
+            fetch_max_bytes=fetch_max_bytes,
+            max_partition_fetch_bytes=max_partition_fetch_bytes,
+            buffer_memory_bytes=buffer_memory_bytes,
+            auto_offset_reset=auto_offset_reset,
+            retry_backoff_ms=retry_backoff_ms,
+            retry_backoff_max_ms=retry_backoff_max_ms,
+        )
         self._clock = clock
         self._max_poll_records = max_poll_records
         self._network = Network(
             bootstrap, client_id=client_id, request_timeout_ms=request_timeout_ms, clock=clock, draw=draw
-        )
-        settings = FetchSettings(
-            min_bytes=fetch_min_bytes,
-            max_wait_ms=fetch_max_wait_ms,
-            max_bytes=fetch_max_bytes,
-            partition_max_bytes=max_partition_fetch_bytes,
-            buffer_memory_bytes=buffer_memory_bytes,
-            reset=_RESET[auto_offset_reset],
-            backoff=Backoff(retry_backoff_ms, max(retry_backoff_ms, retry_backoff_max_ms)),
         )
         self._skips_corrupt = on_corrupt == "skip"
         self.corrupt_batches_skipped = 0

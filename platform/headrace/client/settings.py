@@ -57,7 +57,7 @@ class ProducerSettings:
         acks_code, idempotent = _checked_acks(acks, idempotent, max_in_flight)
         if on_full not in ("block", "raise"):
             raise ValueError(f'on_full is "block" or "raise", not {on_full!r}')
-        _check_minimum(
+        check_minimum(
             1,
             batch_boundary_ms=1 if batch_boundary_ms is None else batch_boundary_ms,
             batch_size_bytes=batch_size_bytes,
@@ -65,7 +65,7 @@ class ProducerSettings:
             max_in_flight=max_in_flight,
             request_timeout_ms=request_timeout_ms,
         )
-        _check_minimum(0, linger_ms=linger_ms, max_block_ms=max_block_ms, retry_backoff_ms=retry_backoff_ms)
+        check_minimum(0, linger_ms=linger_ms, max_block_ms=max_block_ms, retry_backoff_ms=retry_backoff_ms)
         if buffer_memory_bytes < batch_size_bytes:
             raise ValueError(
                 f"buffer_memory_bytes ({buffer_memory_bytes}) must hold one batch of {batch_size_bytes} bytes"
@@ -107,7 +107,8 @@ def _checked_acks(acks: Acks, idempotent: bool | None, max_in_flight: int) -> tu
     return code, idempotent
 
 
-def _check_minimum(minimum: int, **options: float) -> None:
+def check_minimum(minimum: int, **options: float) -> None:
+    """Raises `ValueError` naming the first option below the minimum."""
     for name, value in options.items():
         if value < minimum:
             raise ValueError(f"{name} must be at least {minimum}, not {value}")
