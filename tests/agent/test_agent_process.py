@@ -79,6 +79,37 @@ def test_with_tls_only_the_agents_certificate_is_trusted_and_plain_requests_fail
         agent.close()
 
 
+def test_a_certificate_that_was_renewed_is_served_without_a_restart(tmp_path: Path) -> None:
+    home, renewed = tmp_path / "home", tmp_path / "renewed"
+    home.mkdir()
+    renewed.mkdir()
+    certificate, key = self_signed(tmp_path, HOST)
+    agent = RunningAgent(home, "--tls-certificate", str(certificate), "--tls-key", str(key))
+    try:
+        agent.start()
+        new_certificate, new_key = self_signed(renewed, HOST)
+        new_certificate.replace(certificate)
+        # The two files are not a pair now. Who still trusts the certificate of before is served.
+        before = ssl.create_default_context(cadata=served(agent))
+        with AgentClient(agent.client.url, "none", tls=before) as client:
+            assert client.health()["status"] == "ok"
+        new_key.replace(key)
+        # Commands of this machine trust the certificate that is in the file.
+        found = find_agent(home)
+        assert found is not None
+        with found:
+            assert found.units() == []
+        assert served(agent) == certificate.read_text()
+        assert (home / "agent.out").read_text().count("cannot be used") == 1
+    finally:
+        agent.close()
+
+
+def served(agent: RunningAgent) -> str:
+    """The certificate that the agent serves now, PEM."""
+    return ssl.get_server_certificate((agent.address.host, agent.address.port))
+
+
 @pytest.mark.zookeeper
 def test_a_real_zookeeper_outlives_the_agent_and_does_not_hold_its_output(tmp_path: Path) -> None:
     home = tmp_path / "home"

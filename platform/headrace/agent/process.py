@@ -10,7 +10,6 @@ import ipaddress
 import logging
 import os
 import socket
-import ssl
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from headrace.agent.access import Tokens
-from headrace.agent.errors import AddressTakenError, AgentStateError
+from headrace.agent.certificate import CertificateFiles
+from headrace.agent.errors import AddressTakenError
 from headrace.agent.home import AgentHome, lock
 from headrace.agent.kinds import KINDS, Kinds
 from headrace.agent.processes import holder_of
@@ -94,7 +94,7 @@ def run_agent(
     with lock(paths):
         # For the processes that it starts, and for reading loads.
         os.environ[HOME_VARIABLE] = str(home)
-        context = _tls(options)
+        tls = _tls(options)
         keep(StateReserve(paths.reserve))
         tokens = Tokens(operate=make_token(paths.token), read=make_token(paths.read_token))
         with _listen(options.listen) as listening:
@@ -109,7 +109,7 @@ def run_agent(
                 serve(
                     paths,
                     listening,
-                    context=context,
+                    tls=tls,
                     certificate=options.tls_certificate,
                     tokens=tokens,
                     allowed_folders=options.allow_paths,
@@ -137,21 +137,10 @@ def _log_to(path: Path | None) -> None:
     logging.getLogger("headrace.agent").setLevel(logging.INFO)
 
 
-def _tls(options: AgentOptions) -> ssl.SSLContext | None:
+def _tls(options: AgentOptions) -> CertificateFiles | None:
     if options.tls_certificate is None or options.tls_key is None:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        # A key with a passphrase would make OpenSSL ask at the terminal.
-        context.load_cert_chain(options.tls_certificate, options.tls_key, password=lambda: "")
-    except (OSError, ValueError) as error:
-        problem = error.reason if isinstance(error, ssl.SSLError) else getattr(error, "strerror", error)
-        raise AgentStateError(
-            f"certificate {options.tls_certificate} and key {options.tls_key} cannot be used: {problem}; "
-            "give a PEM certificate (with its chain) and its key without a passphrase"
-        ) from error
-    return context
+    return CertificateFiles(options.tls_certificate, options.tls_key)
 
 
 def _listen(address: Address) -> socket.socket:

@@ -11,7 +11,6 @@ import os
 import platform
 import signal
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from starlette.types import ASGIApp
 from headrace.agent.access import Tokens
 from headrace.agent.actions import ActionLog
 from headrace.agent.app import create_app
+from headrace.agent.certificate import CertificateFiles
 from headrace.agent.desired import DesiredState
 from headrace.agent.endings import Endings, broker_folders
 from headrace.agent.home import AgentHome, AgentRecord, build
@@ -47,7 +47,7 @@ def serve(
     paths: AgentHome,
     listening: socket.socket,
     *,
-    context: ssl.SSLContext | None,
+    tls: CertificateFiles | None,
     certificate: Path | None,
     tokens: Tokens,
     allowed_folders: tuple[Path, ...],
@@ -58,7 +58,7 @@ def serve(
 ) -> None:
     """Serves until a signal or a shutdown request. Raises `AgentStateError` before it starts to serve."""
     name, port = listening.getsockname()[:2]
-    url = f"{'https' if context else 'http'}://{f'[{name}]' if ':' in name else name}:{port}"
+    url = f"{'https' if tls else 'http'}://{f'[{name}]' if ':' in name else name}:{port}"
     host = Host.here(paths.home)
     ending = threading.Event()
     keeper = Keeper(
@@ -83,7 +83,7 @@ def serve(
         about,
         lambda: setattr(server, "should_exit", True),
     )
-    server = _server(app, tokens, context)
+    server = _server(app, tokens, tls)
     keeper.open()
     watch.start()
     endings.start()
@@ -117,7 +117,7 @@ def _permitted(host: Host, paths: AgentHome, allowed_folders: tuple[Path, ...]) 
     return PermittedPaths((host.home, *allowed_folders), own, paths.permitted)
 
 
-def _server(app: ASGIApp, tokens: Tokens, context: ssl.SSLContext | None) -> uvicorn.Server:
+def _server(app: ASGIApp, tokens: Tokens, tls: CertificateFiles | None) -> uvicorn.Server:
     http = bounded_http(CONNECTIONS_MAX, knows=tokens.know)
     config = uvicorn.Config(
         app,
@@ -125,7 +125,7 @@ def _server(app: ASGIApp, tokens: Tokens, context: ssl.SSLContext | None) -> uvi
         access_log=False,
         lifespan="off",
         server_header=False,
-        http=http if context is None else bounded_https(http, context),
+        http=http if tls is None else bounded_https(http, tls.context),
         timeout_graceful_shutdown=SHUTDOWN_WAIT_MAX_S,
         timeout_keep_alive=KEEP_ALIVE_S,
     )

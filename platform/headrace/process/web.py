@@ -226,14 +226,16 @@ class TlsHandshake(asyncio.Protocol):
 
 
 def bounded_https(
-    http: type[BoundedHttp], context: ssl.SSLContext, handshake_max_s: float = TLS_HANDSHAKE_MAX_S
+    http: type[BoundedHttp],
+    context: Callable[[], ssl.SSLContext],
+    handshake_max_s: float = TLS_HANDSHAKE_MAX_S,
 ) -> type[asyncio.Protocol]:
     """Returns the protocol class of a server that speaks TLS itself, so `uvicorn.Config` has none. `http`: of
-    `bounded_http`; half handshakes count among its connections.
+    `bounded_http`; half handshakes count among its connections. `context` is asked for each connection's.
     """
 
     class BoundedHttps(TlsHandshake):
         def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(http(*arguments, **options), context, handshake_max_s)
+            super().__init__(http(*arguments, **options), context(), handshake_max_s)
 
     return BoundedHttps
