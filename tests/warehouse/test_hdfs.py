@@ -3,10 +3,12 @@
 import http.server
 import json
 import threading
+from pathlib import Path
 
 import pytest
 
-from fix_hdfs import HdfsProcess
+from fix_agent import eventually
+from fix_hdfs import HdfsProcess, hdfs_process
 from headrace.process.clock import now_ms
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.errors import (
@@ -122,6 +124,40 @@ class JustConnected(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+
+def test_the_namenodes_journal_is_folded_into_its_image_while_it_runs(
+    java_jars: dict[str, Path], tmp_path: Path
+) -> None:
+    """A NameNode alone never does: each transaction of years would be kept, and read at the next start."""
+    settings = {"dfs.namenode.checkpoint.txns": "30", "dfs.namenode.num.extra.edits.retained": "0"}
+    process = hdfs_process(tmp_path, **settings)
+    files = tmp_path / "hdfs" / "name" / "current"
+
+    def oldest() -> int:
+        """The first transaction that is kept as such."""
+        return min(int(path.name.split("_")[-1].split("-")[0]) for path in files.glob("edits_*"))
+
+    process.start()
+    try:
+        process.wait_ready()
+        with process.client() as client:
+            count = 0
+
+            def is_folded() -> bool:
+                nonlocal count
+                client.write(f"/folded/{count}", str(count).encode())
+                count += 1
+                return len(list(files.glob("fsimage_*[0-9]"))) > 1 and oldest() > 30
+
+            eventually(is_folded, 60.0)
+            process.kill()
+            process.start()
+            process.wait_ready()
+            assert sorted(int(entry.name) for entry in client.entries("/folded")) == list(range(count))
+            assert client.read(f"/folded/{count - 1}") == str(count - 1).encode()
+    finally:
+        process.stop()
 
 
 @pytest.mark.parametrize(
