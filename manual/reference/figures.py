@@ -21,6 +21,7 @@ from headrace.broker.broker import Broker
 from headrace.broker.disk_guard import DiskGuard
 from headrace.broker.expiry_clock import ExpiryClock
 from headrace.broker.network.server import Server
+from headrace.broker.pulse import Pulse
 from headrace.mirror.copying import PartitionCopy
 from headrace.mirror.service import MirrorService
 from reference.markdown import GENERATED, code, table
@@ -64,7 +65,8 @@ FIGURES: Final = (
             "offline": "partitions whose log is offline: `count`, and the first ones with `problem`",
             "connections": "the fields of the next table",
             "disk": "the disk of the data directory, with the fields of the table after it",
-            "clock": "the clock of its host beside ZooKeeper's, with the fields of the last table",
+            "clock": "the clock of its host beside ZooKeeper's, with the fields of a table below",
+            "loop": "whether it turns, with the fields of the last table",
         },
     ),
     Figures(
@@ -104,6 +106,14 @@ FIGURES: Final = (
         {
             "ahead_ms": "how far it is ahead of ZooKeeper's; negative: behind; null until that is known",
             "is_apart": "whether that is a problem: more than a minute",
+        },
+    ),
+    Figures(
+        "Broker: the loop that serves clients",
+        _fields(Pulse.status),
+        {
+            "late_ms": "for how long it has not turned, beyond its second; null before it begins",
+            "is_stuck": "whether that is a problem: more than ten seconds",
         },
     ),
     Figures(

@@ -66,6 +66,7 @@ def broker_status(name: str = EVIL) -> dict[str, Any]:
         "connections": connections,
         "disk": disk,
         "clock": {"ahead_ms": 90_500, "is_apart": True},
+        "loop": {"late_ms": 12_500, "is_stuck": True},
     }
 
 

@@ -100,6 +100,7 @@ def broker_status(name: str = EVIL) -> dict[str, Any]:
             "refuses_appends": True,
         },
         "clock": {"ahead_ms": -90_500, "is_apart": True},
+        "loop": {"late_ms": 12_500, "is_stuck": True},
     }
 
 

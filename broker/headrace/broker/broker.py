@@ -40,6 +40,7 @@ from headrace.broker.on_demand import TopicsOnDemand
 from headrace.broker.options import Address, BrokerOptions
 from headrace.broker.partitions import Partitions
 from headrace.broker.promise import Promise
+from headrace.broker.pulse import BEAT_INTERVAL_MS, Pulse
 from headrace.broker.replicas.offline_news import OfflineNews
 from headrace.broker.replicas.replication import Replication
 from headrace.broker.scrubber import Scrubber
@@ -82,7 +83,7 @@ class Broker:
         self._on_ready = on_ready
         self._config = BrokerConfig(options.settings)
         self._failure: Exception | None = None
-        self._loop = EventLoop()
+        self._loop, self._pulse = EventLoop(), Pulse()
         self._directory = LogDirectory(options.data_dir)
         self._directory.claim(options.broker_id)
         self._server = Server(
@@ -146,6 +147,7 @@ class Broker:
         self._replication.manager.when_idle(lambda: self._own_work.submit(self._register, self._registered))
         self._disk.check()
         self._loop.every(CHECK_INTERVAL_MS, self._disk.check)
+        self._loop.every(BEAT_INTERVAL_MS, self._pulse.beat)
         self._scrubber.start()
         try:
             self._loop.run()
@@ -174,6 +176,7 @@ class Broker:
             "connections": self._server.status(),
             "disk": self._disk.status(),
             "clock": self._state.expiry_clock.status(),
+            "loop": self._pulse.status(),
         }
 
     def _bind_front(self, producer_ids: ProducerIds) -> Listener | None:

@@ -48,6 +48,8 @@ def metrics(status: Mapping[str, Any]) -> Iterator[Metric]:
     yield metric(f"{name}_disk_refuses_appends", "Whether it refuses appends", disk["refuses_appends"])
     ahead_s = seconds(status["clock"]["ahead_ms"])
     yield metric(f"{name}_clock_ahead_seconds", "How far its clock is ahead of ZooKeeper's", ahead_s)
+    late_s = seconds(status["loop"]["late_ms"])
+    yield metric(f"{name}_loop_late_seconds", "For how long its event loop has not turned", late_s)
 
 
 def _by(name: str, what: str, label: str, counts: Mapping[str, int]) -> Metric:

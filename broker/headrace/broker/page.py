@@ -30,6 +30,11 @@ def page(status: Mapping[str, Any]) -> Page:
             "ZooKeeper's. "
             "Events expire by the one that is behind. Set the clock that is wrong."
         )
+    if status["loop"]["is_stuck"]:
+        problems.append(
+            f"Its event loop has not turned for {round(status['loop']['late_ms'] / 1000)} s: it serves "
+            "nobody. Look at the disks of its host, and restart it."
+        )
     return Page(
         title=f"Broker {status['broker']} of {status['datacenter']}",
         state=_state(status, problems),
@@ -64,6 +69,8 @@ def _size(size_bytes: int | None) -> Amount | None:
 
 def _state(status: Mapping[str, Any], problems: list[str]) -> Mark:
     disk = status["disk"]
+    if status["loop"]["is_stuck"]:
+        return Mark("stuck", Tone.BAD)
     if problems:
         return Mark("serving, with problems", Tone.BAD)
     if disk["free_bytes"] is not None and disk["size_bytes"] is not None:
