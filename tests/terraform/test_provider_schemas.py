@@ -32,8 +32,14 @@ PRIOR = {
 }
 
 
-def planned(**changed: str) -> list[int | None]:
-    command = [str(VENV / "bin" / "python"), "-c", PLAN, json.dumps([PRIOR, {**PRIOR, **changed}])]
+def record(default: str) -> str:
+    fields = f'[{{"name": "a", "type": "double", "default": {default}}}]'
+    return f'{{"type": "record", "name": "T", "fields": {fields}}}'
+
+
+def planned(prior: str | None = None, **changed: str) -> list[int | None]:
+    before = PRIOR if prior is None else {**PRIOR, "schema": prior}
+    command = [str(VENV / "bin" / "python"), "-c", PLAN, json.dumps([before, {**before, **changed}])]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: list[int | None] = json.loads(done.stdout)
     return found
@@ -52,3 +58,14 @@ def test_another_registry_may_number_versions_otherwise(
     terraform: None, changed: dict[str, str], expected: list[int | None]
 ) -> None:
     assert planned(**changed) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_same"),
+    [("0", "0.0", False), ("1", "true", False), ("1.0", "1e0", True), ("1", "1 ", True)],
+)
+def test_a_number_that_is_written_otherwise_is_another_schema_for_the_registry(
+    terraform: None, before: str, after: str, is_same: bool
+) -> None:
+    """Terraform calls it a bug of the provider if the version is not the planned one."""
+    assert planned(record(before), schema=record(after)) == ([17, 3] if is_same else [None, None])

@@ -251,13 +251,17 @@ def _is_http(url: str) -> bool:
 
 
 def _is_same(one: object, other: object) -> bool:
-    """Whether two texts are the same JSON."""
+    """Whether two texts are the same JSON: as the registry does, 0, 0.0 and false are distinguished."""
     if not isinstance(one, str) or not isinstance(other, str):
         return False
     try:
-        return bool(json.loads(one) == json.loads(other))
+        return _normal(one) == _normal(other)
     except ValueError:
         return one == other
+
+
+def _normal(text: str) -> str:
+    return json.dumps(json.loads(text), sort_keys=True)
 
 
 def _json_error(text: str) -> ValueError | None:
