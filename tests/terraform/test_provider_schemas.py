@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 
 import pytest
 
-from fix_terraform import VENV
+from fix_registry import StartRegistry
+from fix_terraform import VENV, Workspace
+from fix_zookeeper import ZooKeeperServer, room_on
+from headrace.registry.client import SchemaRegistryClient
 
 PLAN = """
 import json, sys, threading
@@ -30,6 +34,16 @@ PRIOR = {
     "schema_id": 17,
     "version": 3,
 }
+
+
+HCL = """
+resource "headrace_schema" "s" {{
+  registry_url  = "{url}"
+  subject       = "t-value"
+  schema        = jsonencode({{ type = "record", name = "T", fields = [{{ name = "a", type = "long" }}] }})
+  compatibility = {level}
+}}
+"""
 
 
 def record(default: str) -> str:
@@ -69,3 +83,21 @@ def test_a_number_that_is_written_otherwise_is_another_schema_for_the_registry(
 ) -> None:
     """Terraform calls it a bug of the provider if the version is not the planned one."""
     assert planned(record(before), schema=record(after)) == ([17, 3] if is_same else [None, None])
+
+
+@pytest.mark.zookeeper
+def test_a_subject_that_moves_to_another_registry_takes_its_level_along(
+    workspace: Callable[[str], Workspace], zookeeper_server: ZooKeeperServer, start_registry: StartRegistry
+) -> None:
+    one, two = (start_registry(hosts=room_on(zookeeper_server).hosts) for _ in range(2))
+    with SchemaRegistryClient(two.url) as registry:
+        folder = workspace(HCL.format(url=one.url, level='"FULL"'))
+        folder.apply()
+        folder.write(HCL.format(url=two.url, level='"FULL"'))
+        folder.apply()
+        assert registry.own_config("t-value") == "FULL"
+        folder.plan(code=0)
+        # Back, and without a level of its own.
+        folder.write(HCL.format(url=one.url, level="null"))
+        folder.apply()
+        folder.plan(code=0)

@@ -142,9 +142,9 @@ class SchemaResource(Resource):
 
     def _register(self, planned: Values, prior: Values | None) -> Values:
         subject, level = planned["subject"], planned["compatibility"]
-        level_before = None if prior is None else prior["compatibility"]
         with _registry(planned) as registry:
             try:
+                level_before = _level_before(registry, planned, prior)
                 if level is not None and level_before != level:
                     registry.set_config(level, subject)
                 if level is None and level_before is not None:
@@ -226,6 +226,16 @@ def _registry(values: Values, *, retry_rounds: int = 3) -> SchemaRegistryClient:
     from headrace.registry.client import SchemaRegistryClient
 
     return SchemaRegistryClient(values["registry_url"], timeout_s=TIMEOUT_S, retry_rounds=retry_rounds)
+
+
+def _level_before(registry: SchemaRegistryClient, planned: Values, prior: Values | None) -> str | None:
+    """Returns the subject's own level before the change. Another registry knows nothing of the state's."""
+    if prior is None:
+        return None
+    if prior["registry_url"] == planned["registry_url"]:
+        level: str | None = prior["compatibility"]
+        return level
+    return registry.own_config(planned["subject"])
 
 
 def _read_subject(state: Values) -> dict[str, Any] | None:
