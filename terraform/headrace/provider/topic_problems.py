@@ -8,7 +8,7 @@ from typing import Final
 from headrace.coordination import declared
 from headrace.provider.clusters import bootstrap_problems
 from headrace.provider.problems import Problem, number_problem, seconds_problem
-from headrace.provider.values import Values, is_known
+from headrace.provider.values import Values, is_known, without_nulls
 
 # Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic).
 NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
@@ -36,7 +36,8 @@ def fewer_partitions(prior: Values, planned: Values) -> Problem:
 def exists(planned: Values, topic: Values) -> Problem:
     name = planned["name"]
     chosen = [attribute for attribute in COMPARED if is_known(planned[attribute])]
-    if all(topic.get(attribute) == planned[attribute] for attribute in chosen):
+    asked = {**planned, "config": without_nulls(planned["config"])}
+    if all(topic.get(attribute) == asked[attribute] for attribute in chosen):
         text = "It is as planned: it was created by an interrupted apply or by someone else."
         return Problem(f"Topic {name} already exists; Terraform adopts it", text, is_warning=True)
     servers = ",".join(planned["bootstrap_servers"])
@@ -71,7 +72,11 @@ def problems_of(values: Values) -> list[Problem]:
     if isinstance(config, dict) and config.keys() & {declared.PRODUCERS, declared.HISTORY}:
         text = f"Use the attribute producers; {declared.HISTORY} is written by the brokers."
         problems.append(Problem(f"config has {declared.PRODUCERS}", text, ("config",)))
-    if isinstance(config, dict) and MIN_INSYNC in config and values.get("min_insync_replicas") is not None:
+    if (
+        isinstance(config, dict)
+        and config.get(MIN_INSYNC) is not None
+        and values.get("min_insync_replicas") is not None
+    ):
         text = f"The attribute and config say the same twice: leave {MIN_INSYNC} out of config."
         problems.append(Problem("Two values of min_insync_replicas", text, ("min_insync_replicas",)))
     return problems + bootstrap_problems(values)

@@ -33,7 +33,7 @@ from headrace.provider.topic_problems import (
     problems_of,
     producers_problems,
 )
-from headrace.provider.values import Values, is_known
+from headrace.provider.values import Values, is_known, without_nulls
 from headrace.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ SCHEMA: Final = BlockSchema(
             name="config",
             type=["map", "string"],
             default={},
-            description="The topic's own settings by Kafka's names, such as retention.ms. Others have "
-            "the brokers' defaults.",
+            description="The topic's own settings by Kafka's names, such as retention.ms. Others, and "
+            "those that are null, have the brokers' defaults.",
         ),
         Attribute(
             name="producers",
@@ -288,11 +288,14 @@ def read_topic(admin: GroupAdmin, name: str, state: Values | None = None) -> Val
     entries = admin.describe_configs(name)
     declaration = entries.get(declared.PRODUCERS)
     least = entries.get(MIN_INSYNC)
-    config = {
+    config: dict[str, str | None] = {
         entry.name: entry.value
         for entry in entries.values()
         if entry.is_own and (not _is_left_out(entry.name) or entry.name in managed)
     }
+    for setting, value in managed.items():
+        if value is None:
+            config.setdefault(setting, None)  # as the HCL spells it
     factor = _given_number((state or {}).get("replication_factor"))
     return {
         "partitions": len(topic.partitions),
@@ -318,7 +321,7 @@ def _create(admin: GroupAdmin, planned: Values, *, validate_only: bool = False) 
 
 def _settings_of(values: Values) -> dict[str, str]:
     """Returns the topic's settings. State of older versions of this provider has no `producers`."""
-    config: dict[str, str] = dict(values["config"])
+    config: dict[str, str] = without_nulls(values["config"])
     if (least := _given_number(values.get("min_insync_replicas"))) is not None:
         config[MIN_INSYNC] = str(least)
     if values.get("producers") in (None, declared.REPORTING):

@@ -35,6 +35,11 @@ def to_json(value: Any) -> Any:
     return [to_json(element) for element in value] if isinstance(value, list | tuple) else value
 
 
+def without_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a map without the elements that are null: `cond ? value : null` means that there is none."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def to_wire(value: Any) -> Any:
     """Returns a value as Terraform's protocol carries it."""
     if isinstance(value, Decimal) or (isinstance(value, int) and not -(2**63) <= value < 2**64):
