@@ -1,12 +1,16 @@
-"""A null in a map, as `cond ? value : null` leaves it: it counts as not there. Real terraform."""
+"""A null in a map, as `cond ? value : null` leaves it: it is not there, or it is named. Real terraform."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+import quick_kinds_agent
+from fix_agent import HOST, RunningAgent
 from fix_broker import BrokerCluster
+from fix_ports import free_port
 from fix_terraform import Workspace
 from headrace.client.admin import Admin
 
@@ -21,6 +25,58 @@ resource "headrace_topic" "t" {{
   allow_data_loss    = true
 }}
 """
+AIRFLOW = """
+provider "headrace" {{
+  home = "{home}"
+}}
+resource "headrace_airflow" "a" {{
+  host        = "local"
+  name        = "a"
+  datacenter  = "east"
+  component   = "api-server"
+  listen      = "{address}"
+  connections = {{
+    site = {{ conn_type = "headrace", password = null, extra = {{ home = "/x", more = null }} }}
+  }}
+}}
+"""
+BROKER = """
+resource "headrace_broker" "b" {
+  host       = "local"
+  name       = "b"
+  datacenter = "east"
+  broker_id  = 1
+  zookeeper  = "127.0.0.1:1"
+  settings   = { "num.partitions" = null, "log.retention.ms" = 86400000 }
+}
+"""
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[RunningAgent]:
+    home = tmp_path / "home"
+    home.mkdir()
+    made = RunningAgent(home)
+    try:
+        made.start(quick_kinds_agent.PROGRAM)
+        yield made
+    finally:
+        made.close()
+
+
+def test_null_settings_and_connections_of_units_are_left_out(workspace: Make, agent: RunningAgent) -> None:
+    hcl = AIRFLOW.format(home=agent.home, address=f"{HOST}:{free_port(HOST)}")
+    folder = workspace(hcl)
+    folder.apply()
+    connections = agent.client.unit("a").configuration["connections"]
+    assert connections == {"site": {"conn_type": "headrace", "extra": {"home": "/x"}}}
+    folder.plan(code=0)
+    folder.write(hcl + BROKER)
+    assert "1 to add, 0 to change" in folder.plan()
+    # Terraform itself would end with a crash of its own: the objects have an attribute that is sensitive.
+    folder.write(hcl.replace("site = {", "gone = null\n    site = {"))
+    shown = " ".join(folder.plan(code=1).replace("│", " ").split())
+    assert "Invalid connections" in shown and "gone is null: leave it out" in shown, shown
 
 
 @pytest.mark.slow

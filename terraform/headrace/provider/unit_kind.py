@@ -18,7 +18,7 @@ from headrace.agent.configuration import NAME_LENGTH_MAX, NAME_PATTERN, Configur
 from headrace.provider.attributes import Attribute, BlockSchema, attributes_of
 from headrace.provider.holdings import ALLOW_DATA_LOSS
 from headrace.provider.problems import Problem
-from headrace.provider.values import Values, is_known, to_json
+from headrace.provider.values import Values, is_known, to_json, without_nulls
 
 _HOST: Final = Attribute(
     name="host", replaces=True, description="The host: a key of the provider's `agents`."
@@ -132,7 +132,7 @@ class UnitKind:
         for name, attribute in self.attribute_names.items():
             value = values.get(attribute)
             if value is not None and is_known(value):
-                configuration[name] = to_json(_without_nulls(value) if name == "connections" else value)
+                configuration[name] = to_json(_without_nulls(value))
         return configuration
 
     def is_complete(self, values: Values) -> bool:
@@ -163,6 +163,11 @@ class UnitKind:
         problems = []
         if isinstance(name := values.get("name"), str) and not re.fullmatch(NAME_PATTERN, name):
             problems.append(Problem("Invalid unit name", f"name is {name!r}; {_UNIT_NAME_RULE}", ("name",)))
+        if isinstance(connections := values.get("connections"), Mapping):
+            nulls = [conn_id for conn_id, fields in connections.items() if fields is None]
+            problems += [
+                self.invalid("connections", "", f"{conn_id} is null: leave it out") for conn_id in nulls
+            ]
         unknown = {
             name for name, attribute in self.attribute_names.items() if not is_known(values.get(attribute))
         }
@@ -197,11 +202,11 @@ class UnitKind:
         return {attribute.name for attribute in attributes if attribute.sensitive or attribute.nesting}
 
 
-def _without_nulls(connections: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {
-        conn_id: {name: value for name, value in fields.items() if value is not None}
-        for conn_id, fields in connections.items()
-    }
+def _without_nulls(value: Any) -> Any:
+    """Returns a value whose maps have no nulls, at any depth: an agent takes none."""
+    if not isinstance(value, Mapping):
+        return value
+    return {name: _without_nulls(element) for name, element in without_nulls(value).items()}
 
 
 def _connections(reported: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str, Any]]:
