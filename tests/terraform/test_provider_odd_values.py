@@ -38,10 +38,22 @@ def broker(line: str = "", zookeeper: str = "127.0.0.1:2181") -> str:
     return BROKER.format(line=line, zookeeper=zookeeper)
 
 
+def load(line: str) -> str:
+    return f'resource "headrace_load" "l" {{\n  host = "local"\n  topic = "t"\n  owner = "o"\n  {line}\n}}'
+
+
 @pytest.mark.parametrize(
     ("hcl", "line", "message"),
     [
         (topic(partitions="1e30"), "partitions = 1e30", "a whole number, 1 or more, at most 2,147,483,647."),
+        (topic(partitions="1e5000"), "partitions = 1e5000", "(5001 digits); expected a whole number"),
+        (topic("min_insync_replicas = -1e5000"), "min_insync_replicas = -1e5000", "1 or more."),
+        (
+            broker("broker_id = -1e5000").replace("broker_id = 1\n", ""),
+            "broker_id = -1e5000",
+            "finite number",
+        ),
+        (load("completeness = 1e5000"), "completeness = 1e5000", "is not a share above 0"),
         (topic("replication_factor = 1e5"), "replication_factor = 1e5", "1 or more, at most 32,767."),
         (
             topic("replication_throttle = 1e20"),

@@ -1,20 +1,23 @@
 """Values as Terraform sends them: what counts as known, and numbers.
 
 Pure. A value is None, bool, int, Decimal, str, list, dict, or `Unknown` if it is known only after the apply.
-Numbers that are not whole are Decimals: Terraform computes with 512 bits, and 0.99 must return to it
-unchanged.
+Numbers that are not whole are Decimals, and so are huge ones: Terraform computes with 512 bits, and 0.99 must
+return to it unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 from msgpack import ExtType
 from tf.types import Unknown
 
 Values = dict[str, Any]
+
+WHOLE_DIGITS_MAX: Final = 1_000
+"""Beyond that a number stays a Decimal: Python writes no int of more than 4,300 digits."""
 
 
 def number(value: Any) -> Any:
@@ -23,7 +26,8 @@ def number(value: Any) -> Any:
         value = Decimal(value)
     elif isinstance(value, float):
         value = Decimal(repr(value))
-    return int(value) if isinstance(value, Decimal) and value == value.to_integral_value() else value
+    is_whole = isinstance(value, Decimal) and value == value.to_integral_value()
+    return int(value) if is_whole and value.adjusted() < WHOLE_DIGITS_MAX else value
 
 
 def to_json(value: Any) -> Any:
