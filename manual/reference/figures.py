@@ -199,7 +199,9 @@ FIGURES: Final = (
             "unreadable": "records that cannot be decoded",
             "set_aside": "both, by partition, with the first and last offset and the last problem",
             "detection": "how long findings of the last day took to be named: one row for each hop",
-            "drill": "how many planted failures the audit found, of the last day's drills; null without any",
+            "drill": "how many planted failures the audit found, of the last day's drills; null without any "
+            "in a week",
+            "looked_ms": "when it last made these two, every few seconds; null before the first time",
             "trouble": "what is wrong, as one line; empty if nothing",
         },
     ),

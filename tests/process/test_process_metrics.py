@@ -103,6 +103,7 @@ def auditor_status(name: str = EVIL) -> dict[str, Any]:
             "set_aside": [aside, aside],
             "detection": [each._asdict() for each in times],
             "drill": score.to_json(),
+            "looked_ms": 1_795_399_205_000,
             "trouble": "",
         },
     }
@@ -216,6 +217,16 @@ def test_an_auditor_tells_how_fast_losses_are_named_and_how_well_drills_went() -
         "headrace_audit_drill_last_timestamp_seconds 1795399205.0",
         "# TYPE headrace_audit_detection_p99_seconds gauge",
     }
+
+
+@pytest.mark.parametrize(("looked_ms", "expected"), [(1_795_399_205_000, ["0.0"]), (None, [])])
+def test_an_auditor_that_knows_of_no_drill_says_so(looked_ms: int | None, expected: list[str]) -> None:
+    """Else the alert would end once the last drill is forgotten, and never come where none ever ran."""
+    status = auditor_status()
+    status["store"] |= {"drill": None, "looked_ms": looked_ms}
+    name = "headrace_audit_drill_last_timestamp_seconds "
+    found = lines(auditor_metrics(status))
+    assert [line.removeprefix(name) for line in found if line.startswith(name)] == expected
 
 
 def test_an_auditor_without_a_store_has_neither() -> None:

@@ -81,6 +81,7 @@ class FoldLoop:
         self._detection: list[DetectionTime] = []
         self._keeper = Keeper()
         self._drill: DrillScore | None = None
+        self._looked_ms: int | None = None
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -98,6 +99,7 @@ class FoldLoop:
             "set_aside": [each._asdict() for each in self._set_aside],
             "detection": [each._asdict() for each in self._detection],
             "drill": None if self._drill is None else self._drill.to_json(),
+            "looked_ms": self._looked_ms,
             "trouble": self._problem,
         }
 
@@ -264,6 +266,7 @@ class FoldLoop:
             with store.reading() as connection:
                 self._detection = detection_times(connection, now_ms() - DAY_MS)
                 self._drill = drill_score(connection, ended_drills(connection), now_ms(), Policy())
+            self._looked_ms = now_ms()
         except SQLAlchemyError as error:
             self._note_store(error)
 

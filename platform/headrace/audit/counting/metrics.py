@@ -90,6 +90,8 @@ def _store(store: Mapping[str, Any]) -> Iterator[Metric]:
     yield from _detection(store["detection"])
     if store["drill"] is not None:
         yield from _drill(store["drill"])
+    elif store["looked_ms"] is not None:
+        yield _last_drill(0)
 
 
 def _detection(rows: list[Mapping[str, Any]]) -> Iterator[Metric]:
@@ -124,4 +126,10 @@ def _drill(score: Mapping[str, Any]) -> Iterator[Metric]:
     yield metric(f"{name}_false", "Events that it called lost or doubled by mistake", score["false_count"])
     yield metric(f"{name}_p50_seconds", "Median of the time to a plant's name", seconds(score["p50_ms"]))
     yield metric(f"{name}_slowest_seconds", "Longest time to a plant's name", seconds(score["slowest_ms"]))
-    yield metric(f"{name}_last_timestamp_seconds", "When the last drill ended", seconds(score["last_ms"]))
+    yield _last_drill(score["last_ms"])
+
+
+def _last_drill(ended_ms: int) -> Metric:
+    """0 if none is known: an alert on the age of a figure that is not there would never come."""
+    name = "headrace_audit_drill_last_timestamp_seconds"
+    return metric(name, "When the last drill ended; 0: none in a week", seconds(ended_ms))
