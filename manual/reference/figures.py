@@ -63,6 +63,8 @@ FIGURES: Final = (
             "partitions": "how many partitions it leads",
             "followed": "how many partitions it follows: other brokers lead them",
             "offline": "partitions whose log is offline: `count`, and the first ones with `problem`",
+            "under_replicated": "how many that it leads lack a replica in sync: a problem if it lasts",
+            "leaderless": "how many partitions of its cluster have no leader: a problem if it lasts",
             "connections": "the fields of the next table",
             "disk": "the disk of the data directory, with the fields of the table after it",
             "clock": "the clock of its host beside ZooKeeper's, with the fields of a table below",

@@ -67,6 +67,8 @@ def broker_status(name: str = EVIL) -> dict[str, Any]:
         "disk": disk,
         "clock": {"ahead_ms": 90_500, "is_apart": True},
         "loop": {"late_ms": 12_500, "is_stuck": True},
+        "under_replicated": 2,
+        "leaderless": 1,
     }
 
 

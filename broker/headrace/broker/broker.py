@@ -173,6 +173,8 @@ class Broker:
             "partitions": len(self._state.partitions),
             "followed": len(self._replication.followed),
             "offline": self._state.offline_report(),
+            "under_replicated": self._state.view.under_replicated(self._options.broker_id),
+            "leaderless": self._state.view.leaderless,
             "connections": self._server.status(),
             "disk": self._disk.status(),
             "clock": self._state.expiry_clock.status(),

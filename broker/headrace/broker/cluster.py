@@ -109,6 +109,22 @@ class ClusterView:
         }
         return frozenset((*self.brokers, *self.broker_configs, *replicas))
 
+    def under_replicated(self, leader: int) -> int:
+        """Returns how many of a leader's partitions have fewer replicas in sync than they should; one that a
+        reassignment adds is none of those yet."""
+        return sum(
+            not set(state.replicas) - set(state.adding) <= set(state.isr)
+            for topic in self.topics.values()
+            for state in topic.partitions.values()
+            if state.leader == leader
+        )
+
+    @property
+    def leaderless(self) -> int:
+        """How many partitions of the cluster have no leader, or one that is dead."""
+        states = (state for topic in self.topics.values() for state in topic.partitions.values())
+        return sum(state.leader not in self.brokers for state in states)
+
     def controller_id(self) -> int:
         """Returns the elected controller, and while there is none the lowest live id: any broker takes what
         tools send to the controller."""

@@ -30,6 +30,10 @@ def metrics(status: Mapping[str, Any]) -> Iterator[Metric]:
     yield metric(f"{name}_partitions_led", "Partitions that it leads", status["partitions"])
     yield metric(f"{name}_partitions_followed", "Partitions that it follows", status["followed"])
     yield metric(f"{name}_partitions_offline", "Logs that it cannot open", status["offline"]["count"])
+    lacking = "Partitions that it leads and that lack a replica in sync"
+    yield metric(f"{name}_partitions_under_replicated", lacking, status["under_replicated"])
+    leaderless = "Partitions of its cluster that have no leader"
+    yield metric(f"{name}_partitions_leaderless", leaderless, status["leaderless"])
     for suffix, what, field in _CONNECTIONS:
         yield metric(f"{name}_{suffix}", what, connections[field])
     yield _by(

@@ -42,6 +42,8 @@ def page(status: Mapping[str, Any]) -> Page:
         problems=problems,
         figures=(
             ("partitions that it leads", status["partitions"]),
+            ("of them with too few replicas in sync", status["under_replicated"]),
+            ("partitions of the cluster without leader", status["leaderless"]),
             ("free on its disk", _size(disk["free_bytes"])),
             ("size of its disk", _size(disk["size_bytes"])),
             ("open connections", connections["open"]),
