@@ -35,18 +35,25 @@ def fewer_partitions(prior: Values, planned: Values) -> Problem:
 
 def exists(planned: Values, topic: Values) -> Problem:
     name = planned["name"]
-    chosen = [attribute for attribute in COMPARED if is_known(planned[attribute])]
-    asked = {**planned, "config": without_nulls(planned["config"])}
-    if all(topic.get(attribute) == asked[attribute] for attribute in chosen):
+    asked, found = ({**values, "config": _settings(values)} for values in (planned, topic))
+    chosen = [attribute for attribute in COMPARED if is_known(asked[attribute])]
+    if all(found.get(attribute) == asked[attribute] for attribute in chosen):
         text = "It is as planned: it was created by an interrupted apply or by someone else."
         return Problem(f"Topic {name} already exists; Terraform adopts it", text, is_warning=True)
     servers = ",".join(planned["bootstrap_servers"])
     return Problem(
         f"Another topic {name} already exists",
-        f"It has {topic.get('partitions')} partitions and the settings {topic.get('config')}. Import it with "
+        f"It has {topic.get('partitions')} partitions and the settings {found['config']}. Import it with "
         f"`terraform import`, as {servers}/{name}, or choose another name.",
         ("name",),
     )
+
+
+def _settings(values: Values) -> dict[str, str]:
+    """Returns the topic's settings, also the one that has an attribute of its own."""
+    settings: dict[str, str] = without_nulls(values.get("config") or {})
+    least = values.get("min_insync_replicas")
+    return settings if least is None else {**settings, MIN_INSYNC: str(int(least))}
 
 
 def made_again(prior: Values, topic_id: str) -> Problem:
