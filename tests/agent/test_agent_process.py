@@ -15,7 +15,7 @@ from fix_agent import HOST, RunningAgent, eventually, self_signed
 from fix_ports import free_port
 from headrace.agent import local
 from headrace.agent.client import AgentClient
-from headrace.agent.errors import AgentUnreachableError
+from headrace.agent.errors import AgentRefusedError, AgentUnreachableError
 from headrace.agent.home import AgentHome, AgentRecord, lock
 from headrace.agent.local import end_agent, find_agent
 from headrace.agent.processes import is_alive
@@ -108,6 +108,34 @@ def test_a_certificate_that_was_renewed_is_served_without_a_restart(tmp_path: Pa
 def served(agent: RunningAgent) -> str:
     """The certificate that the agent serves now, PEM."""
     return ssl.get_server_certificate((agent.address.host, agent.address.port))
+
+
+def test_a_token_that_was_replaced_counts_at_once_and_the_one_of_before_no_more(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    agent = RunningAgent(home)
+    try:
+        agent.start()
+        token, fresh = home / "agent" / "token", home / "agent" / "token.new"
+        before = token.read_text().strip()
+        fresh.write_text("n" * 40)
+        fresh.chmod(0o644)
+        fresh.replace(token)
+        # Others may read it: it is not believed, and nobody is locked out.
+        with AgentClient(agent.client.url, before) as client:
+            assert client.units() == []
+            token.chmod(0o600)
+            refused = pytest.raises(AgentRefusedError, match="agent/token of the agent's home")
+            with refused:
+                client.units()
+        # The commands of this machine read the file.
+        found = find_agent(home)
+        assert found is not None
+        with found:
+            assert found.units() == []
+        assert "others may read the token" in (home / "agent.out").read_text()
+    finally:
+        agent.close()
 
 
 @pytest.mark.zookeeper

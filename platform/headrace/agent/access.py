@@ -11,15 +11,18 @@ import json
 import logging
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.agent.actions import ActionLog
+from headrace.agent.errors import AgentStateError
+from headrace.agent.folders import Stamp, stamp_of
 from headrace.agent.page import locked
-from headrace.agent.tokens import is_authorized, with_password
+from headrace.agent.tokens import is_authorized, make_token, read_token, with_password
 from headrace.process.clock import now_ms
 from headrace.process.page import HEADERS, KIND, VARIES, render, wants_page
 from headrace.site.errors import SiteError
@@ -40,21 +43,44 @@ class Role(StrEnum):
     OPERATE = "operate"
 
 
-class Tokens(NamedTuple):
-    """The tokens of one agent."""
+class Tokens:
+    """The tokens of one agent: files, made if they are not there, and read again when they change. While what
+    they hold is no token, the one of before counts. Used by one thread.
+    """
 
-    operate: str
-    read: str
+    def __init__(self, operate: Path, read: Path) -> None:
+        """Raises `AgentStateError`."""
+        self._paths = operate, read
+        for path in self._paths:
+            make_token(path)
+        self._stamps = self._look()
+        self._operate, self._read = map(read_token, self._paths)
 
     def role(self, header: bytes | None) -> Role | None:
         """The role of an `Authorization` header; None without a valid token."""
-        if is_authorized(header, self.operate):
+        self._renew()
+        if is_authorized(header, self._operate):
             return Role.OPERATE
-        return Role.READ if is_authorized(header, self.read) else None
+        return Role.READ if is_authorized(header, self._read) else None
 
     def know(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Whether a request with these headers has a valid token."""
         return self.role(with_password(dict(headers).get(b"authorization"))) is not None
+
+    def _renew(self) -> None:
+        stamps = self._look()
+        if stamps == self._stamps:
+            return
+        self._stamps = stamps
+        try:
+            self._operate, self._read = map(read_token, self._paths)
+        except AgentStateError as error:
+            logger.error("%s; until then the tokens of before count", error)
+        else:
+            logger.warning("the tokens were replaced: those of before count no more")
+
+    def _look(self) -> list[Stamp | None]:
+        return [stamp_of(path) for path in self._paths]
 
 
 def may_see_secrets(request: Request) -> bool:

@@ -12,10 +12,9 @@ import ssl
 from pathlib import Path
 
 from headrace.agent.errors import AgentStateError
+from headrace.agent.folders import Stamp, stamp_of
 
 logger = logging.getLogger(__name__)
-
-_Stamp = tuple[int, int, int]
 
 
 class CertificateFiles:
@@ -40,8 +39,8 @@ class CertificateFiles:
                 logger.info("serving the certificate that was written to %s", self._certificate)
         return self._context
 
-    def _look(self) -> list[_Stamp | None]:
-        return [_stamp(path) for path in (self._certificate, self._key)]
+    def _look(self) -> list[Stamp | None]:
+        return [stamp_of(path) for path in (self._certificate, self._key)]
 
     def _read(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -56,12 +55,3 @@ class CertificateFiles:
                 "give a PEM certificate (with its chain) and its key without a passphrase"
             ) from error
         return context
-
-
-def _stamp(path: Path) -> _Stamp | None:
-    """What changes with a file; None while it cannot be looked at."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns

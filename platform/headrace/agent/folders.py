@@ -18,6 +18,8 @@ from headrace.agent.reserve import write_with_reserve
 
 logger = logging.getLogger(__name__)
 
+Stamp = tuple[int, int, int, int]
+
 NEW: Final = ".new"
 
 # Units may share files, such as those of Airflow's home, and are put at the same time.
@@ -82,6 +84,15 @@ def holds(path: Path, text: str) -> bool:
         return path.read_text() == text
     except (OSError, ValueError):
         return False
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """Returns what changes when a file is replaced or written; None while it cannot be looked at."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode
 
 
 def write_durably(path: Path, text: str, *, is_durable: bool = True) -> None:

@@ -25,7 +25,6 @@ from headrace.agent.kinds import KINDS, Kinds
 from headrace.agent.processes import holder_of
 from headrace.agent.reserve import StateReserve, keep
 from headrace.agent.supervisor import Supervisor
-from headrace.agent.tokens import make_token
 from headrace.process.logs import LineFormatter
 from headrace.site.addresses import Address
 from headrace.site.environment_variables import HOME_VARIABLE
@@ -96,7 +95,7 @@ def run_agent(
         os.environ[HOME_VARIABLE] = str(home)
         tls = _tls(options)
         keep(StateReserve(paths.reserve))
-        tokens = Tokens(operate=make_token(paths.token), read=make_token(paths.read_token))
+        tokens = Tokens(operate=paths.token, read=paths.read_token)
         with _listen(options.listen) as listening:
             os.chdir(home)
             supervisor = Supervisor(home)
