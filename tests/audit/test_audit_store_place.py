@@ -270,3 +270,19 @@ def test_an_auditor_with_a_bad_store_counts_and_rebuilds_it(
     spoiled_store.rmdir()
     wait_for(lambda: auditor.status()["store"]["folded"] >= folded, auditor.output)
     wait_for(lambda: auditor.status()["store"]["trouble"] == "", auditor.output)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql+psycopg://a:GEHEIM@h/d", "postgresql+psycopg://a:***@h/d"),
+        (
+            "postgresql+psycopg://a@h/d?password=GEHEIM&sslmode=require",
+            "postgresql+psycopg://a@h/d?password=hidden&sslmode=require",
+        ),
+        ("postgresql+psycopg://h/d?sslpassword=GEHEIM", "postgresql+psycopg://h/d?sslpassword=hidden"),
+        ("sqlite:////x/audit.db", "sqlite:////x/audit.db"),
+    ],
+)
+def test_no_page_and_no_error_shows_the_stores_password(url: str, shown: str) -> None:
+    assert StorePlace(url).url == shown

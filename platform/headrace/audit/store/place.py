@@ -12,7 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from headrace.audit.store.store import AuditStore, StoreError, UnusableStoreError, parsed_url, sqlite_file
+from headrace.audit.store.store import (
+    AuditStore,
+    StoreError,
+    UnusableStoreError,
+    parsed_url,
+    shown_url,
+    sqlite_file,
+)
 from headrace.process.clock import now_ms
 
 logger = logging.getLogger(__name__)
@@ -28,7 +35,7 @@ class StorePlace:
     """The URL of a store. `url` is without its password. Raises `StoreError` if it is no URL of a store."""
 
     def __init__(self, url: str, clock_ms: Callable[[], int] = now_ms) -> None:
-        self.url = parsed_url(url).render_as_string(hide_password=True)
+        self.url = shown_url(parsed_url(url))
         self.set_aside_as = ""
         """The file that was set aside last."""
         self._url = url

@@ -91,6 +91,12 @@ def parsed_url(url: str) -> URL:
     return parsed
 
 
+def shown_url(parsed: URL) -> str:
+    """Returns the URL for people: without its password, also where that is an option of the driver."""
+    hidden = {name: "hidden" for name in parsed.query if "pass" in name.lower()}
+    return parsed.update_query_dict(hidden).render_as_string(hide_password=True)
+
+
 def sqlite_file(url: str) -> Path | None:
     """Returns the file of a store in SQLite; None if it is in memory, or in another database."""
     parsed = parsed_url(url)
@@ -117,7 +123,7 @@ class AuditStore:
 
     def __init__(self, url: str, *, must_exist: bool = False) -> None:
         parsed = parsed_url(url)
-        self.url = parsed.render_as_string(hide_password=True)
+        self.url = shown_url(parsed)
         path = sqlite_file(url)
         if must_exist and path is not None and not path.is_file():
             raise StoreMissingError(f"there is no audit store at {path}")
