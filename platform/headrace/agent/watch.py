@@ -1,5 +1,5 @@
 """The watch over a host: at its start, whenever supervisord has died, and after a change that failed in its
-middle, it starts the units again.
+middle, it starts the units again; also those that supervisord has given up.
 
 Owns when that happens and in which order units start. `keeper` makes the changes.
 """
@@ -11,8 +11,10 @@ import threading
 import time
 from typing import Final
 
+from headrace.agent.given_up import GivenUp
 from headrace.agent.keeper import Keeper
 from headrace.agent.reserve import refill
+from headrace.agent.supervisor import Supervisor
 from headrace.agent.zookeeper_room import keep_room
 from headrace.site.errors import SiteError
 
@@ -23,6 +25,8 @@ RETRY_INTERVAL_S: Final = 5.0
 RETRY_INTERVAL_MAX_S: Final = 60.0
 """What goes on failing is tried at longer and longer intervals."""
 REFILL_INTERVAL_S: Final = 10.0
+GIVEN_UP_INTERVAL_S: Final = 5.0
+"""Between looks at which units supervisord has given up."""
 STOP_WAIT_MAX_S: Final = 5.0
 
 
@@ -32,6 +36,7 @@ class Watch:
     def __init__(self, keeper: Keeper, ending: threading.Event) -> None:
         self._keeper = keeper
         self._ending = ending
+        self._given_up = GivenUp()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def start(self) -> None:
@@ -43,7 +48,7 @@ class Watch:
 
     def _run(self) -> None:
         must_restore, was_gone = True, False
-        refill_at_s = retry_at_s = 0.0
+        refill_at_s = retry_at_s = given_up_at_s = 0.0
         retry_interval_s = RETRY_INTERVAL_S
         while not self._ending.is_set():
             is_gone = bool(self._keeper.names()) and not self._keeper.is_supervised()
@@ -59,6 +64,9 @@ class Watch:
                 refill()
                 self._keep_zookeepers_room()
                 refill_at_s = time.monotonic() + REFILL_INTERVAL_S
+            if not is_gone and time.monotonic() >= given_up_at_s:
+                self._start_given_up()
+                given_up_at_s = time.monotonic() + GIVEN_UP_INTERVAL_S
             self._ending.wait(WATCH_INTERVAL_S)
 
     def _is_restored(self) -> bool:
@@ -72,6 +80,14 @@ class Watch:
         else:
             return True
         return False
+
+    def _start_given_up(self) -> None:
+        try:
+            for name in self._given_up.due(Supervisor(self._keeper.home).states().values()):
+                logger.warning("supervisord has given %s up; it is tried again", name)
+                self._keeper.start_again(name)
+        except (SiteError, OSError) as error:
+            logger.debug("what supervisord has given up is not known: %s", error)
 
     def _keep_zookeepers_room(self) -> None:
         """Of the units of this host; what goes wrong is for the next time."""
