@@ -18,6 +18,7 @@ from headrace.balancer.backends import BackendFigures
 from headrace.balancer.control import Control
 from headrace.balancer.withdrawn import WithdrawnBrokers
 from headrace.broker.broker import Broker
+from headrace.broker.cluster import ClusterView
 from headrace.broker.disk_guard import DiskGuard
 from headrace.broker.expiry_clock import ExpiryClock
 from headrace.broker.network.server import Server
@@ -56,7 +57,7 @@ def _fields(function: Callable[..., Any]) -> frozenset[str]:
 FIGURES: Final = (
     Figures(
         "Broker, with --status",
-        _fields(Broker.status),
+        _fields(Broker.status) | _fields(ClusterView.lacking),
         {
             "broker": "its id",
             "datacenter": "its datacenter",

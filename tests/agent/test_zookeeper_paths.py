@@ -20,6 +20,7 @@ def agent_of_jose(tmp_path: Path) -> Iterator[RunningAgent]:
         yield made
 
 
+@pytest.mark.zookeeper
 def test_zookeeper_keeps_its_data_in_its_home(agent_of_jose: RunningAgent) -> None:
     """Before, they were in a folder of another name beside the home, which a copy, a backup of the disk and
     `make clean` did not have: the home that was moved had no topics, and brokers deleted their logs."""

@@ -30,8 +30,8 @@ from fix_audit_world import (
 )
 from headrace.audit.findings import PRODUCER_HOP, Status
 from headrace.audit.fold_loop import FoldLoop
-from headrace.audit.gathering import gather
 from headrace.audit.gathering import publishers as gather_publishers
+from headrace.audit.gathering import reported
 from headrace.audit.intervals import stretches, subtract, union
 from headrace.audit.report.report import is_complete, report, wait_until_resolved
 from headrace.audit.store import upkeep
@@ -229,7 +229,7 @@ def test_forgetting_old_hours_keeps_the_ranges_known() -> None:
     assert report(store, now_ms=NOW_MS).verdicts == ()
     store.fold([each for each in records if isinstance(each.record, RangeTally)])
     with store.reading() as connection:
-        assert gather.hours(connection, TOPIC, None, None) == []
+        assert reported.hours(connection, TOPIC, None, None) == []
     store.close()
 
 

@@ -29,7 +29,8 @@ def test_what_counts() -> None:
     topic = TopicState("t", UUID(int=1), dict(enumerate(states)))
     brokers = [BrokerRegistration(each, f"host-{each}", 9092, "test") for each in (1, 2)]
     view = ClusterView().with_brokers(brokers).with_topics({"t": topic})
-    assert (view.under_replicated(1), view.under_replicated(2), view.leaderless) == (1, 1, 2)
+    assert [view.lacking(each)["under_replicated"] for each in (1, 2)] == [1, 1]
+    assert view.lacking(1)["leaderless"] == 2
 
 
 def test_a_broker_that_dies_shows_in_the_figures_of_the_others(broker_cluster: StartCluster) -> None:

@@ -29,7 +29,7 @@ def told(view: ClusterView) -> None:
     """Metadata of all topics, and DescribeTopicPartitions, as any broker with this view answers them."""
     cluster = Cluster(view, "c", frozenset())
     for version in VERSIONS:
-        tree = metadata.respond(cluster, cast(Request, SimpleNamespace(version=version)), None)
+        tree = metadata.respond(cluster, cast(Request, SimpleNamespace(version=version, body=None)), None)
         encode_response(build(ApiKey.METADATA, version, tree), correlation_id=1)
     names = sorted(view.topics)
     tree = topic_partitions.respond(cluster, names, topic_partitions.Place("", 0), 2_000)

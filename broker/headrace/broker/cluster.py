@@ -109,21 +109,19 @@ class ClusterView:
         }
         return frozenset((*self.brokers, *self.broker_configs, *replicas))
 
-    def under_replicated(self, leader: int) -> int:
-        """Returns how many of a leader's partitions have fewer replicas in sync than they should; one that a
-        reassignment adds is none of those yet."""
-        return sum(
+    def lacking(self, broker_id: int) -> dict[str, int]:
+        """Returns how many partitions lack what they should have: `under_replicated`, of those that this
+        broker leads, a replica in sync (one that a reassignment adds need not be yet); `leaderless`, of the
+        whole cluster, a leader that is alive.
+        """
+        states = [state for topic in self.topics.values() for state in topic.partitions.values()]
+        under_replicated = sum(
             not set(state.replicas) - set(state.adding) <= set(state.isr)
-            for topic in self.topics.values()
-            for state in topic.partitions.values()
-            if state.leader == leader
+            for state in states
+            if state.leader == broker_id
         )
-
-    @property
-    def leaderless(self) -> int:
-        """How many partitions of the cluster have no leader, or one that is dead."""
-        states = (state for topic in self.topics.values() for state in topic.partitions.values())
-        return sum(state.leader not in self.brokers for state in states)
+        leaderless = sum(state.leader not in self.brokers for state in states)
+        return {"under_replicated": under_replicated, "leaderless": leaderless}
 
     def controller_id(self) -> int:
         """Returns the elected controller, and while there is none the lowest live id: any broker takes what

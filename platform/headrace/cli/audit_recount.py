@@ -124,11 +124,11 @@ def are_counted(
 
 
 def _judged(store: AuditStore, topic: str, from_ms: int, to_ms: int) -> list[Judged]:
-    from headrace.audit.gathering import gather
+    from headrace.audit.gathering import reported
     from headrace.audit.repair.repairing import judged
 
     with store.reading() as connection:
-        hours_ms = gather.hours(connection, topic, from_ms, to_ms)
+        hours_ms = reported.hours(connection, topic, from_ms, to_ms)
     return judged(store, topic, hours_ms)
 
 

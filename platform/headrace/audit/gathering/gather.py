@@ -42,6 +42,7 @@ from headrace.audit.gathering.publishers import (
     withdrawn,
 )
 from headrace.audit.gathering.repairs import acceptances_of, moved_claims, resent_rows, with_numbers
+from headrace.audit.gathering.reported import ANY_TIME_MS, datacenters_of
 from headrace.audit.gathering.tests import doubled_rows, unsound_files
 from headrace.audit.gathering.topics import (
     NamedTopics,
@@ -62,28 +63,7 @@ from headrace.audit.topic.recounts import Recount, is_precaution
 from headrace.audit.topic.resent import NO_NUMBER
 from headrace.wire.content import from_hex
 
-ANY_TIME_MS: Final = (-(2**63), 2**63 - 1)
 _RANGE_COLUMNS: Final = ("tier", *SourcePartition._fields, "from_address", "to_address")
-
-
-def topics(connection: Connection) -> list[str]:
-    """Returns every topic that any tier has reported on."""
-    columns = (tables.hours.c.topic, tables.beats.c.topic, load_tables.load_ranges.c.topic)
-    return sorted({row[0] for column in columns for row in connection.execute(select(column).distinct())})
-
-
-def hours(connection: Connection, topic: str, from_ms: int | None, to_ms: int | None) -> list[int]:
-    """Returns the hours of `topic` that overlap [from_ms, to_ms) and have a report, or an unsound file."""
-    low = ANY_TIME_MS[0] if from_ms is None else from_ms - HOUR_MS
-    high = ANY_TIME_MS[1] if to_ms is None else to_ms
-    found: set[int] = set()
-    for table in (tables.hours, load_tables.load_rows):
-        within = (table.c.hour_ms > low, table.c.hour_ms < high)
-        rows = connection.execute(select(table.c.hour_ms).where(table.c.topic == topic, *within).distinct())
-        found.update(hour_start(row[0]) for row in rows)
-    unsound = unsound_files(connection, topic, last_warehouse(connection, topic))
-    found.update(hour_start(each) for each in unsound if low < each < high)
-    return sorted(found)
 
 
 def evidence(
@@ -385,15 +365,6 @@ class _Gatherer:
 
     def _rows_of_topic(self, table: Table) -> CursorResult[Any]:
         return self._connection.execute(select(table).where(table.c.topic == self._topic))
-
-
-def datacenters_of(connection: Connection, topic: str) -> list[str]:
-    """Returns the datacenters that any tier has reported on, of a topic."""
-    found: set[str] = set()
-    for table in (tables.hours, tables.beats):
-        query = select(table.c.datacenter).where(table.c.topic == topic).distinct()
-        found.update(row[0] for row in connection.execute(query))
-    return sorted(found)
 
 
 def _with_rest(rows: Iterable[Any], count: int) -> Iterator[tuple[Any, ...]]:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from headrace.audit import phrases
 from headrace.audit.evidence import Evidence
 from headrace.audit.findings import Accepted, Counts, Policy, Status, Verdict, worst
-from headrace.audit.gathering import gather
+from headrace.audit.gathering import gather, reported
 from headrace.audit.gathering.drills import ended_drills
 from headrace.audit.gathering.publishers import KnownPublishers
 from headrace.audit.gathering.repairs import AskedRecount, asked_recounts
@@ -187,7 +187,7 @@ def _verified(connection: Connection, topic: str | None) -> tuple[VerifiedTable,
 
 
 def _topics(connection: Connection) -> list[str]:
-    return [name for name in gather.topics(connection) if name != CANARY_TOPIC]
+    return [name for name in reported.topics(connection) if name != CANARY_TOPIC]
 
 
 def _verdicts(
@@ -202,7 +202,7 @@ def _verdicts(
     """Returns the verdicts on a topic's hours, kept or fresh, by hour, then datacenter."""
     verdicts: list[Verdict] = []
     fresh: list[int] = []
-    for hour_ms in gather.hours(connection, topic, *window):
+    for hour_ms in reported.hours(connection, topic, *window):
         settled = found.of_hour(hour_ms)
         if settled is None:
             fresh.append(hour_ms)

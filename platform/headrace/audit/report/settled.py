@@ -17,7 +17,7 @@ from sqlalchemy import Connection, func, select
 
 from headrace.audit.evidence import Evidence, PublisherState
 from headrace.audit.findings import HOPS, Counts, Policy, Status, Verdict
-from headrace.audit.gathering import gather
+from headrace.audit.gathering import gather, reported
 from headrace.audit.intervals import covers, union
 from headrace.audit.store import measured_tables, tables
 from headrace.audit.store.inserting import upsert
@@ -62,7 +62,7 @@ def kept_hours(connection: Connection, topic: str, from_ms: int | None, to_ms: i
     Nothing of a datacenter whose auditor has said that it counted addresses of which a tally is missing: any
     hour before them may have events there.
     """
-    names = gather.datacenters_of(connection, topic)
+    names = reported.datacenters_of(connection, topic)
     whole = [name for name in names if not _has_hole(connection, topic, name)]
     columns = [column for column in _kept.c if column.name != "topic"]
     query = select(*columns).where(_kept.c.topic == topic, _kept.c.datacenter.in_(whole))
@@ -150,7 +150,7 @@ class Keeper:
         """Judges hours of one topic of which nothing is kept; returns how many verdicts it kept."""
         now_s = time.monotonic() if now_s is None else now_s
         with store.reading() as connection:
-            topics = set(gather.topics(connection))
+            topics = set(reported.topics(connection))
         due = sorted((self._rests.get(topic, 0.0), topic) for topic in topics)
         self._rests = {topic: at_s for topic, at_s in self._rests.items() if topic in topics}
         if not due or due[0][0] > now_s:
@@ -173,7 +173,7 @@ class Keeper:
         """Returns the hours to try now, the newest first."""
         is_kept = kept_hours(connection, topic, None, now_ms)
         tried = self._tried[topic]
-        over = (each for each in gather.hours(connection, topic, None, now_ms) if each + HOUR_MS <= now_ms)
+        over = (each for each in reported.hours(connection, topic, None, now_ms) if each + HOUR_MS <= now_ms)
         missing = [each for each in over if each not in tried and is_kept.of_hour(each) is None]
         return missing[-HOURS_A_TURN_MAX:]
 
