@@ -99,6 +99,28 @@ def test_a_damaged_segment_that_retention_deletes_is_mended(tmp_path: Path) -> N
     assert one.findings == [] and [each.start for each in one.mended] == [int(victim.stem)]
 
 
+def test_beyond_its_bound_no_damage_counts_as_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest findings gave way, and the audit was told that those ranges are whole again."""
+    monkeypatch.setattr("headrace.log.scrub.FINDINGS_MAX", 3)
+    victims = [victim for folder in logs(tmp_path) for victim in segments(folder)[:3]]
+    for victim in victims[3:]:
+        flip(victim, 100)
+    one = scrub(tmp_path)
+    assert one.one_pass()
+    said = [(each.partition, each.segment) for each in one.findings]
+    assert said == [("b-0", int(victim.stem)) for victim in victims[3:]]
+    for victim in victims[:3]:
+        flip(victim, 100)
+    for _ in range(2):
+        assert one.one_pass()
+        assert [(each.partition, each.segment) for each in one.findings] == said
+        assert one.mended == []
+    flip(victims[3], 100)
+    assert one.one_pass() and one.one_pass()
+    assert [(each.partition, each.segment) for each in one.mended] == said[:1]
+    assert {(each.partition, each.segment) for each in one.findings} == {*said[1:], ("a-0", 0)}
+
+
 def test_it_keeps_its_place(tmp_path: Path) -> None:
     logs(tmp_path)
     total = passes = 0

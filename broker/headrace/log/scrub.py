@@ -27,8 +27,8 @@ from headrace.process.clock import now_ms
 logger = logging.getLogger(__name__)
 
 STATE_FILE: Final = "scrub.json"
-FINDINGS_MAX: Final = 1_000
-MENDED_MAX: Final = 200  # ranges that are whole again: their damage was reported, and this must be, too
+FINDINGS_MAX: Final = 1_000  # beyond, the later ones are left to a later pass: what was reported stays
+MENDED_MAX: Final = FINDINGS_MAX  # whole again: their damage was reported, and this must be, too
 CPU_SHARE_MAX: Final = 0.02  # of one core: segments of tiny batches cost more than their bytes
 SAVE_INTERVAL_S: Final = 10.0
 CONFIRM_WAIT_S: Final = 1.0  # a finding is read again: a write or a deletion may have been under way
@@ -210,9 +210,9 @@ class Scrub:
             if (each.partition, each.segment) == (partition, base)
         }
         kept = [each for each in self.findings if (each.partition, each.segment) != (partition, base)]
+        kept += [known[each.start, each.end] for each in bad if (each.start, each.end) in known]
         for each in bad:
-            finding = known.get((each.start, each.end))
-            if finding is None:
+            if (each.start, each.end) not in known:
                 finding = ScrubFinding(partition, base, each.start, each.end, each.cause, self._clock())
                 logger.error(
                     "%s: %s: addresses [%d, %d) are damaged: %s. `headrace log check` lists all damage; "
@@ -223,8 +223,8 @@ class Scrub:
                     each.end,
                     each.cause,
                 )
-            kept.append(finding)
-        self._keep(kept[-FINDINGS_MAX:])
+                kept.append(finding)
+        self._keep(kept[:FINDINGS_MAX])
         if bad:
             self._save()
 
