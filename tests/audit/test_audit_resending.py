@@ -217,6 +217,21 @@ def test_what_the_log_has_of_a_killed_run_is_not_sent_again(
     }
 
 
+def test_among_very_many_spools_the_one_that_has_the_events_is_found(
+    tmp_path: Path, resender: Resender
+) -> None:
+    """Of a program that runs once in ten minutes a week's spools are there: the first 1,000 names were read,
+    and the others' events were said to be in no spool.
+    """
+    fill(tmp_path / "publishers")
+    for number in range(1_000):
+        other = tmp_path / "publishers" / f"a-{number:04}.spool"
+        other.mkdir()
+        (other / "about.json").write_text(json.dumps({"publisher": other.stem, "datacenter": DC}))
+    planned = plan_of(resender, hour())
+    assert planned.record_count == 10 + EXTRA and planned.problems == ()
+
+
 def test_what_no_spool_has_is_said(tmp_path: Path, resender: Resender) -> None:
     fill(tmp_path / "publishers", unnumbered=1, lost=False)
     # The lost batch's events are in no batch, so they look as if they had no number: too many to tell.

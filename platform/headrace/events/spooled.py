@@ -42,7 +42,6 @@ from headrace.wire.records import Record, decode_records
 
 logger = logging.getLogger(__name__)
 
-SPOOLS_READ_MAX: Final = 1_000
 ABOUT_MAX_BYTES: Final = 64 * 1024
 TOPIC_MAX_BYTES: Final = 249
 NAMES: Final = ("publisher", "datacenter", "service", "server")
@@ -103,8 +102,10 @@ class _Entry(NamedTuple):
 
 
 def spools(folder: Path) -> Iterator[Path]:
-    """Yields the folders of spools, by name; at most `SPOOLS_READ_MAX`."""
-    yield from sorted(folder.glob(f"*{SUFFIX}"))[:SPOOLS_READ_MAX]
+    """Yields the folders of spools, by name. A publisher that ran for a moment leaves one of some kB: many
+    may be there, and `events.spool` bounds their bytes.
+    """
+    yield from sorted(folder.glob(f"*{SUFFIX}"))
 
 
 def about(spool: Path) -> dict[str, Any] | None:
