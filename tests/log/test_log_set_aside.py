@@ -200,6 +200,25 @@ def test_one_bad_batch_becomes_a_gap(tmp_path: Path) -> None:
     PartitionLog(folder, SMALL).close()
 
 
+def test_no_gap_in_the_middle_of_a_log_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond 1,000 the first ones were: the log was damaged there, also after each further set-aside."""
+    monkeypatch.setattr(gaps, "GAPS_MAX", 2)
+    folder = log_folder(tmp_path)
+    for path in segments(folder)[1:5]:
+        flip(path, 100)
+    assert command("set-aside", tmp_path)[0] == 0
+    assert command("check", tmp_path)[0] == 0
+    log = PartitionLog(folder, SMALL)
+    assert len(gaps.load(folder)) == 4 and len(content(log)) == 16 * len(batch(0, 100))
+    log.close()
+    for path in segments(folder)[:3]:
+        path.unlink()  # by retention
+    gaps.save(folder, gaps.load(folder))
+    begins = int(segments(folder)[0].stem)
+    assert [gap.end <= begins for gap in gaps.load(folder)] == [True, True, False], "the last two before it"
+    PartitionLog(folder, SMALL).close()
+
+
 def test_a_lost_last_segment_needs_an_end_only_without_a_checkpoint(tmp_path: Path) -> None:
     folder = log_folder(tmp_path)
     lost = segments(folder)[-1]

@@ -13,9 +13,10 @@ from typing import Any, Final, NamedTuple
 
 from headrace.log.errors import damaged
 from headrace.log.files import replace_file
-from headrace.log.names import GAPS
+from headrace.log.names import GAPS, SEGMENT_SUFFIX, address_of
 
 GAPS_MAX: Final = 1_000
+"""Of those that lie before the log's start, which nothing asks for any more: the last ones are kept."""
 
 
 class Gap(NamedTuple):
@@ -45,8 +46,14 @@ def load(directory: Path) -> tuple[Gap, ...]:
 
 
 def save(directory: Path, gaps: Iterable[Gap]) -> None:
-    """Replaces the file; of more than `GAPS_MAX` the last ones stay. Raises `OSError`."""
-    kept = sorted(set(gaps))[-GAPS_MAX:]
+    """Replaces the file. Of those before the log's first segment the last `GAPS_MAX` stay; without any of the
+    others the log would be damaged there. Raises `OSError`.
+    """
+    bases = [address_of(path.name, SEGMENT_SUFFIX) for path in directory.glob(f"*{SEGMENT_SUFFIX}")]
+    start = min((base for base in bases if base is not None), default=0)
+    every = sorted(set(gaps))
+    passed = [gap for gap in every if gap.end <= start]
+    kept = [*passed[-GAPS_MAX:], *(gap for gap in every if gap.end > start)]
     values = [
         {"from": gap.start, "to": gap.end, "cause": gap.cause, "accepted_ms": gap.accepted_ms} for gap in kept
     ]
