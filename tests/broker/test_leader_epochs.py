@@ -159,3 +159,27 @@ def test_a_mirror_s_copy_has_the_source_s_epochs(cluster: BrokerCluster) -> None
         assert ask(client, 3) == ("none", 3, 700 + 2 * len(BATCH))
         assert ask(client, 8) == ("none", 8, address)
         assert ask(client, 0) == ("none", 0, 700), "its source's, which may have had it before"
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_reader_of_a_copy_whose_batches_have_all_expired_reads_on_after_a_restart(
+    broker_cluster: StartCluster, how: str
+) -> None:
+    """Its broker knew no epoch any more: the offset at which the reader stood was "out of range"."""
+    cluster = broker_cluster(config={"log.retention.ms": "1", "log.retention.check.interval.ms": "50"})
+    with RawClient(cluster.bootstrap) as client:
+        client.create_topic("t", config={"headrace.mirror": "true"})
+        stored = bytearray(BATCH)
+        readdress(stored, 0, 700, leader_epoch=8)
+        assert client.produce("t", 0, bytes(stored)).error_code == 0
+        end = 700 + len(stored)
+        deadline = time.monotonic() + WAIT_MAX_S
+        while fetch_behind(client, end, 8).log_start_offset != end:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert ask(client, 8) == ("none", 8, end)
+    getattr(cluster[1], how)()
+    cluster[1].start()
+    with RawClient(cluster.bootstrap) as client:
+        assert fetch_behind(client, end, 8).error_code == 0
+        assert ask(client, 8) == ("none", 8, end)

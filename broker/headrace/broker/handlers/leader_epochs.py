@@ -14,7 +14,7 @@ from headrace.broker.errors import Refused
 from headrace.broker.partition import Partition
 from headrace.broker.replicas.followed import FollowedPartition
 from headrace.broker.state import BrokerState
-from headrace.log.epochs import EpochEnd
+from headrace.log.epochs import NO_EPOCH, EpochEnd
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
 
@@ -52,11 +52,12 @@ def end_of(partition: Partition | FollowedPartition, epoch: int, *, for_follower
 
     The present leader's epoch ends at the log's end, and begins there as long as it has written nothing. A
     mirror's copy has its source's epochs, so nobody knows of one that no batch has; a follower that has some
-    goes by what its leader has.
+    goes by what its leader has. A log without any batch may have lost all to retention: any epoch ended here.
     """
     log = partition.log
+    is_empty = log.start_address == log.end_address and log.epochs.latest == NO_EPOCH
     is_unwritten = log.epochs.latest < epoch and (
-        for_follower if partition.config.mirror else epoch <= partition.leader_epoch
+        for_follower or is_empty if partition.config.mirror else epoch <= partition.leader_epoch
     )
     if is_unwritten:
         is_present = epoch == partition.leader_epoch and not partition.config.mirror
