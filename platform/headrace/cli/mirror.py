@@ -17,11 +17,13 @@ from headrace.process.background import in_background
 from headrace.process.text import counted
 
 if TYPE_CHECKING:
+    from headrace.client.admin import Admin
     from headrace.site.context import ContextMirror
 
 app = typer.Typer(help="Mirrored topics: the copies of other datacenters' topics.", no_args_is_help=True)
 TIMEOUT_S = 3.5
 ADMIN_TIMEOUT_MS = 8_000.0
+FORGOTTEN_AT_ONCE = 100  # gaps; others may be accepted at the same time
 
 
 @app.command()
@@ -119,6 +121,7 @@ def accept_gap(
                 f"copy (partition {copy} in {mirror.target}) drops its own addresses {begins} to {start}. "
                 "Are those loaded, and shall the copy continue?"
             )
+        _make_room(admin, topic)
         # Not read and written again: another command may accept another gap of the topic meanwhile.
         admin.append_configs(topic, {gaps.SETTING: gaps.to_text([gaps.AcceptedGap(copy, start, end)])})
     if json:
@@ -130,6 +133,22 @@ def accept_gap(
             f"{topic}-{partition} of {source} continues at {end:,} within seconds, after a gap of "
             f"{in_bytes(end - start)}; `headrace mirror status` shows whether it does"
         )
+
+
+def _make_room(admin: Admin, topic: str) -> None:
+    """Of a topic that has as many accepted gaps as it may have, forgets some that nobody asks for any more:
+    the first ones of those before the beginning of their copies.
+    """
+    from headrace.client.admin import EARLIEST
+    from headrace.replication import gaps
+
+    accepted = gaps.parse(admin.describe_configs(topic)[gaps.SETTING].value or "")
+    if len(accepted) < gaps.GAPS_MAX:
+        return
+    begins = admin.list_offsets(topic, EARLIEST, partitions=sorted({gap.partition for gap in accepted}))
+    passed = [gap for gap in accepted if gap.to_address <= begins[gap.partition].offset]
+    if passed:
+        admin.append_configs(topic, {gaps.SETTING: gaps.to_text(passed[:FORGOTTEN_AT_ONCE])}, removes=True)
 
 
 def _all_statuses(mirrors: Sequence[ContextMirror]) -> tuple[list[dict[str, Any]], list[CommandError]]:

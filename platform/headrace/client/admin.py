@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 from uuid import UUID
 
 from headrace.client.admin_requests import AdminRequests, ResultCode, existing_topic
-from headrace.client.altering import BROKER_RESOURCE, TOPIC_RESOURCE, altering
+from headrace.client.altering import APPEND, BROKER_RESOURCE, SUBTRACT, TOPIC_RESOURCE, altering
 from headrace.client.asking import ANSWER_MAX_S
 from headrace.client.calls import EARLIEST as EARLIEST
 from headrace.client.calls import LATEST as LATEST
@@ -268,9 +268,10 @@ class Admin:
         build, results_of = altering(TOPIC_RESOURCE, topic, changes, validate_only=validate_only)
         self._requests.change(ApiKey.INCREMENTAL_ALTER_CONFIGS, build, results_of)
 
-    def append_configs(self, topic: str, words: Mapping[str, str]) -> None:
-        """Adds words to settings that are lists, where they lack them; others may do so at the same time."""
-        build, results_of = altering(TOPIC_RESOURCE, topic, words, appends=True)
+    def append_configs(self, topic: str, words: Mapping[str, str], *, removes: bool = False) -> None:
+        """Adds words to settings that are lists, or removes them; others may do so at the same time."""
+        change = SUBTRACT if removes else APPEND
+        build, results_of = altering(TOPIC_RESOURCE, topic, words, operation=change)
         self._requests.change(ApiKey.INCREMENTAL_ALTER_CONFIGS, build, results_of)
 
     def alter_broker_configs(self, broker_id: int, changes: Mapping[str, str | None]) -> None:

@@ -13,6 +13,7 @@ BROKER_RESOURCE: Final = 4
 SET: Final = 0
 DELETE: Final = 1
 APPEND: Final = 2
+SUBTRACT: Final = 3
 
 
 def altering(
@@ -21,19 +22,18 @@ def altering(
     changes: Mapping[str, str | None],
     *,
     validate_only: bool = False,
-    appends: bool = False,
+    operation: int = SET,
 ) -> tuple[Callable[[Schema], Any], Callable[[Any], list[ResultCode]]]:
-    """Returns what makes an IncrementalAlterConfigs of one resource, and what reads the answer. `appends`: to
-    settings that are lists.
+    """Returns what makes an IncrementalAlterConfigs of one resource, and what reads the answer. `operation`:
+    what is done with the values; of settings that are lists also `APPEND` or `SUBTRACT`.
     """
-    change = APPEND if appends else SET
 
     def build(schema: Schema) -> Any:
         configs = tuple(
             schema.make(
                 "AlterableConfig",
                 name=setting,
-                config_operation=DELETE if value is None else change,
+                config_operation=DELETE if value is None else operation,
                 value=value,
             )
             for setting, value in changes.items()
