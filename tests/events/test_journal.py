@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -30,6 +31,7 @@ from headrace.events.handovers import HandoverCounts, PartTally
 from headrace.events.journal import Journal
 from headrace.events.journal_replay import DeadJournal, JournalError, replay
 from headrace.events.publisher import EventPublisher
+from headrace.events.spool import open_spool, prune
 from headrace.events.succession import adopt, open_journal
 from headrace.events.words import NUMBER_MAX
 
@@ -287,6 +289,25 @@ def test_a_journal_that_nobody_succeeds_is_kept_for_a_while(
     assert [path.name for path in tmp_path.iterdir()] == ["young.journal"]
     assert "succeeded its publisher, service 'checkout' on 'old', for 30 days" in caplog.text
     assert "the last 4 events" in caplog.text
+
+
+def test_a_journal_s_age_begins_with_the_last_report_of_its_publisher_on_a_tmpfs_too() -> None:
+    """There no write to a map changes a file's time. That of a publisher that had lived for 30 days was
+    removed as soon as it was killed, as if nobody had succeeded it for so long; its spool, after 7.
+    """
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        folder, began_s = Path(name), time.time() - succession.HEIRLESS_KEPT_S - 60
+        dead = open_journal(folder, "a", {**WHO, "service": "search"}, 5)
+        spool = open_spool(folder, "a", WHO)
+        assert dead is not None and spool is not None
+        for path in (dead.path, *spool.folder.iterdir(), spool.folder):
+            os.utime(path, (began_s, began_s))
+        dead.hand_over("t", 0, 0, 4)
+        spool.hand_over("t", 0, None, b"v")
+        dead.begin_report(7)
+        journal_module._close(dead._file, dead._map)  # as the end of its process does
+        assert prune(folder) == 0
+        assert adopt(folder, WHO, CLUSTER, lambda _: None) == 0 and dead.path.exists()
 
 
 def test_a_report_that_does_not_arrive_leaves_the_journal(tmp_path: Path) -> None:

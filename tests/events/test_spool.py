@@ -228,6 +228,8 @@ def test_the_spool_of_a_quiet_publisher_stays_while_it_lives(tmp_path: Path, liv
     old_s = time.time() - KEPT_S - 60
     for path in (*spool.folder.iterdir(), spool.folder):
         os.utime(path, (old_s, old_s))
+    assert prune(tmp_path) == 0, "it has reported a moment ago"
+    os.utime(journal.path, (old_s, old_s))
     assert prune(tmp_path) == (0 if lives else 1)
     assert spool.folder.exists() == lives
     if lives:

@@ -124,8 +124,12 @@ class Journal:
             self._run_at = 0
 
     def begin_report(self, report_number: int) -> None:
-        """Notes the number of a report before it is sent."""
+        """Notes the number of a report before it is sent; and, by the file's time, that the publisher lives:
+        on a tmpfs no write to a map does.
+        """
         self._report_number = report_number
+        with suppress(OSError):
+            os.utime(self._file)
         self._map[REPORT_NUMBER_AT : REPORT_NUMBER_AT + 8] = checked(report_number)
 
     def report_arrived(self, arrived: Arrived) -> None:

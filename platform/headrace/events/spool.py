@@ -245,7 +245,7 @@ def prune(folder: Path, now_s: float | None = None) -> int:
     `SPOOLS_MAX_BYTES`; returns how many.
 
     A publisher whose journal is there lives, or nobody has reported yet what it was handed: only its age
-    counts. One that lives may have been quiet for long.
+    counts, which begins with its last report. One that lives may have been quiet for long.
     """
     now_s = time.time() if now_s is None else now_s
     removed, kept_bytes = 0, 0
@@ -253,8 +253,10 @@ def prune(folder: Path, now_s: float | None = None) -> int:
     for spool in folder.glob(f"*{SUFFIX}"):
         with suppress(OSError):
             sizes = [each.stat() for each in spool.iterdir()]
-            newest_s = max((each.st_mtime for each in sizes), default=spool.stat().st_mtime)
-            found.append((newest_s, sum(each.st_size for each in sizes), spool))
+            times = [spool.stat().st_mtime, *(each.st_mtime for each in sizes)]
+            with suppress(FileNotFoundError):
+                times.append(spool.with_suffix(".journal").stat().st_mtime)
+            found.append((max(times), sum(each.st_size for each in sizes), spool))
     for newest_s, size_bytes, spool in sorted(found, reverse=True):
         journal = spool.with_suffix(".journal")
         has_journal = journal.exists()
