@@ -112,6 +112,28 @@ def test_two_schemas_for_one_id_are_refused_with_both_datacenters() -> None:
     assert (refused.value.error_code, refused.value.status) == (errors.ID_CONFLICT, 409)
 
 
+def test_what_one_source_answered_is_compared_with_another_that_was_down_then() -> None:
+    """It was remembered for good: nobody looked whether the other one means another schema by that id."""
+    datacenters = Datacenters(east=is_down, west=has(ONE))
+    asking = datacenters.sources()
+    assert json.loads(asking.find(5) or "") == ONE
+    datacenters.answers["east"] = has(OTHER)
+    datacenters.now_s += sources.UNREACHABLE_PAUSE_S
+    with pytest.raises(SchemaConflictError, match="at east"):
+        asking.find(5)
+
+
+def test_what_was_found_is_compared_again_once_somebody_contradicts_it() -> None:
+    """Such as another product's registry, which gave the id later: the copies of its subjects show that."""
+    datacenters = Datacenters(east=has_nothing, west=has(ONE))
+    asking = datacenters.sources()
+    assert json.loads(asking.find(5) or "") == ONE
+    datacenters.answers["east"] = has(OTHER)
+    asking.note_contradiction(5)
+    with pytest.raises(SchemaConflictError, match="at east"):
+        asking.find(5)
+
+
 def test_what_is_here_is_compared_too() -> None:
     asking = Datacenters(west=has(OTHER)).sources()
     with pytest.raises(SchemaConflictError, match="is One at this registry and Other at west"):

@@ -93,6 +93,7 @@ class Sources:
             while len(self._contradicted) >= CONTRADICTED_MAX:
                 del self._contradicted[next(iter(self._contradicted))]
             self._contradicted[schema_id] = None
+        self._found.drop(schema_id)
 
     def find(self, schema_id: int, here: str | None = None) -> str | None:
         """Returns the schema that the sources have for an id; None if all answered that they have none.
@@ -152,7 +153,8 @@ class Sources:
         if answered is None and here is not None:
             answered = (HERE, here)
         if answered is not None:
-            self._found.put(schema_id, answered[1], 4 * len(answered[1]) + 400)
+            if not silent:  # they may contradict it once they answer
+                self._found.put(schema_id, answered[1], 4 * len(answered[1]) + 400)
             return answered[1]
         if silent:
             message = f"Schema {schema_id} not found here; {'; '.join(silent)}"
