@@ -249,6 +249,28 @@ def test_missing_records_are_pending_within_the_delay() -> None:
     assert verdict.status is Status.LOST
 
 
+def test_numbers_that_began_again_at_0_prove_nothing_of_what_is_not_counted_yet() -> None:
+    """After 2**31 events of one producer in a partition, which a busy one has in a month, the highest number
+    seemed later than all that came: what an auditor that lags had not counted yet was lost, and a repair
+    would have brought it twice.
+    """
+    before = Batch(0, 12, 0, 2**31 - 5, 5, HOUR_A - 2 * HOUR_MS)
+    after = Batch(0, 12, 0, 0, 7, HOUR_A)
+    log = PartitionBytes()
+    log.append(before.encode())
+    beat = received(heartbeat(DATACENTER_TIER, {0: log}), time_ms=REPORTED_MS + 1)
+    records = [received(report_of("publisher-12", [before, after], closed=False)), beat]
+    records += map(received, counted(DATACENTER_TIER, {0: log}))
+    for now_ms, status in ((REPORTED_MS + 60_000, Status.PENDING), (NOW_MS, Status.UNKNOWN)):
+        (finding,) = [
+            each
+            for verdict in judged(records, now_ms=now_ms)
+            for each in verdict.findings
+            if each.hop == PRODUCER_HOP and each.sequences == (0, 6)
+        ]
+        assert finding.status is status
+
+
 def test_the_last_records_are_lost_once_the_publisher_closed_and_all_was_counted() -> None:
     batches = [Batch(0, 12, 0, 0, 5, HOUR_A), Batch(0, 12, 0, 5, 2, HOUR_A)]
     log = PartitionBytes()

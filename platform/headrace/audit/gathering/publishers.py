@@ -13,6 +13,7 @@ from headrace.audit.evidence_of_reports import LostLog, MissingReport
 from headrace.audit.intervals import Interval, subtract
 from headrace.audit.store import measured_tables, tables
 from headrace.audit.store.later_columns import columns_of
+from headrace.audit.topic.possible import SEQUENCE_MAX
 from headrace.audit.topic.records import DATACENTER_TIER
 
 Numbered = dict[tuple[int, int], tuple[int, int]]
@@ -138,7 +139,9 @@ class Numbers(NamedTuple):
 
 
 def numbers_of_topics(connection: Connection, topic: str, datacenter: str, named: Named) -> Numbers:
-    """Returns the numbers in the datacenter's logs, of any hour."""
+    """Returns the numbers in the datacenter's logs, of any hour. After the highest number there is comes 0:
+    which one is the latest of such an epoch is not known, and the epoch alone is given, with -1.
+    """
     span, tally = tables.spans, tables.tallies
     columns = (tally.c.topic_id, tally.c.partition, span.c.producer_id, span.c.producer_epoch)
     query = (
@@ -158,7 +161,7 @@ def numbers_of_topics(connection: Connection, topic: str, datacenter: str, named
         meant, key = named.meant(datacenter, topic_id), (partition, producer_id)
         first, latest = numbers.first.setdefault(meant, {}), numbers.latest.setdefault(meant, {})
         first[key] = min(first.get(key, (epoch, low)), (epoch, low))
-        latest[key] = max(latest.get(key, (-1, -1)), (epoch, high))
+        latest[key] = max(latest.get(key, (-1, -1)), (epoch, high if high < SEQUENCE_MAX else -1))
     return numbers
 
 
