@@ -21,7 +21,7 @@ BUCKET_MS = 600_000
 
 
 class Bench:
-    def __init__(self) -> None:
+    def __init__(self, interval_s: float = 3600) -> None:
         self.producer = FakeProducer()
         self.now_ms = 1_000_000
         self.now_s = 0.0
@@ -31,7 +31,7 @@ class Bench:
             Origin("east", "host", "web"),
             topic="_audit",
             bucket_ms=BUCKET_MS,
-            interval_s=3600,
+            interval_s=interval_s,
             idle_final_s=100,
             clock=lambda: self.now_s,
             wall_ms=lambda: self.now_ms,
@@ -125,6 +125,25 @@ def test_the_last_report() -> None:
     bench.reporter.close()
     (record,) = bench.producer.records
     assert record["state"] == "CLOSED" and record["tallies"][0]["final"] is True
+
+
+def test_what_waited_while_the_process_was_paused_is_numbered_in_its_own_tally() -> None:
+    """Where the reports' thread was the first to run again, the tally was final, and its events counted as
+    dropped before they had a number; then they got numbers, of a tally that had been handed nothing.
+    """
+    bench = Bench(interval_s=10)
+    bench.publish(5)
+    bench.reporter.report()
+    bench.now_s += 800  # SIGSTOP, SIGCONT
+    bench.reporter.report()
+    bench.reporter.batch_closed(BatchIdentity("t", 1, 7, 0, 100, 5, 5, 9))
+    for _ in range(20):
+        bench.now_s += 10
+        bench.reporter.report()
+    tallies = [each for record in bench.producer.records for each in record["tallies"]]
+    assert {each["part"] for each in tallies} == {1}
+    assert [each["handed_over_count"] for each in tallies] == [5, 5, 5]
+    assert [each["final"] for each in tallies] == [False, False, True]
 
 
 def test_idle_tallies_become_final_and_are_reported_once() -> None:

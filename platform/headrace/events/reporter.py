@@ -138,6 +138,7 @@ class Reporter:
         self._arrived = standing.arrived
         self._topic_id = NO_UUID  # of the audit topic in which the last report arrived
         self._reported_until_ms = self._started_ms
+        self._looked_s = clock()  # for tallies that are idle
         self._stopping = Latch()
         self._thread = threading.Thread(target=self._loop, name=f"{origin.service}-reports", daemon=True)
 
@@ -205,7 +206,7 @@ class Reporter:
             # `reported_until` must not decrease, even if the clock was set back.
             until_ms = max(self._wall_ms(), self._reported_until_ms)
             with self._lock:
-                self._journal.finished(self._counts.finish_idle(self._clock() - self._idle_final_s))
+                self._finish_idle()
                 tallies = self._counts.changed(closing=closing)
             *first, last = split(tallies)
             # Only the last piece raises `reported_until`: by then all others have arrived.
@@ -217,6 +218,15 @@ class Reporter:
             if self._turn is turn:
                 self._turn = None
             turn.set()
+
+    def _finish_idle(self) -> None:
+        """Makes tallies final that did not change for long. Behind a pause as long as that (by SIGSTOP, say),
+        what waited has no numbers yet: the producer's thread was paused, too.
+        """
+        now_s = self._clock()
+        if now_s - self._looked_s < max(self._idle_final_s, 2 * self._interval_s):
+            self._journal.finished(self._counts.finish_idle(now_s - self._idle_final_s))
+        self._looked_s = now_s
 
     def _take(self, turn: Latch, deadline: float, timeout_s: float) -> None:
         """Waits until no other report is under way. Raises `ReportError`."""
