@@ -148,7 +148,7 @@ def _make_room(admin: Admin, topic: str) -> None:
     begins = admin.list_offsets(topic, EARLIEST, partitions=sorted({gap.partition for gap in accepted}))
     passed = [gap for gap in accepted if gap.to_address <= begins[gap.partition].offset]
     if passed:
-        admin.append_configs(topic, {gaps.SETTING: gaps.to_text(passed[:FORGOTTEN_AT_ONCE])}, removes=True)
+        admin.subtract_configs(topic, {gaps.SETTING: gaps.to_text(passed[:FORGOTTEN_AT_ONCE])})
 
 
 def _all_statuses(mirrors: Sequence[ContextMirror]) -> tuple[list[dict[str, Any]], list[CommandError]]:

@@ -268,10 +268,14 @@ class Admin:
         build, results_of = altering(TOPIC_RESOURCE, topic, changes, validate_only=validate_only)
         self._requests.change(ApiKey.INCREMENTAL_ALTER_CONFIGS, build, results_of)
 
-    def append_configs(self, topic: str, words: Mapping[str, str], *, removes: bool = False) -> None:
-        """Adds words to settings that are lists, or removes them; others may do so at the same time."""
-        change = SUBTRACT if removes else APPEND
-        build, results_of = altering(TOPIC_RESOURCE, topic, words, operation=change)
+    def append_configs(self, topic: str, words: Mapping[str, str]) -> None:
+        """Adds words to settings that are lists, where they lack them; others may do so at the same time."""
+        build, results_of = altering(TOPIC_RESOURCE, topic, words, operation=APPEND)
+        self._requests.change(ApiKey.INCREMENTAL_ALTER_CONFIGS, build, results_of)
+
+    def subtract_configs(self, topic: str, words: Mapping[str, str]) -> None:
+        """Removes words from settings that are lists; others may do so at the same time."""
+        build, results_of = altering(TOPIC_RESOURCE, topic, words, operation=SUBTRACT)
         self._requests.change(ApiKey.INCREMENTAL_ALTER_CONFIGS, build, results_of)
 
     def alter_broker_configs(self, broker_id: int, changes: Mapping[str, str | None]) -> None:
