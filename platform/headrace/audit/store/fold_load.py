@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from sqlalchemy import Connection
 
 from headrace.audit.store import load_tables
+from headrace.audit.store.fold_returns import is_of_lost_state
 from headrace.audit.store.inserting import insert_new
 from headrace.audit.times import named_time
 from headrace.audit.topic.load_report import NOT_BEGUN, LoadedHour, LoadReport
@@ -15,7 +16,9 @@ from headrace.wire.content import added as content_together
 
 
 def fold_load(connection: Connection, load: LoadReport) -> None:
-    """Folds one report. The first one of a load and partition counts."""
+    """Folds one report. The first one of a load and partition counts, unless the table went back."""
+    if is_of_lost_state(connection, load):
+        return
     of_topic = {"warehouse": load.warehouse, "topic": load.topic}
     if load.topic_id:
         named = {"load_sequence": load.load_sequence, "log_topic_id": load.topic_id}

@@ -176,6 +176,20 @@ named = Table(
     number_column("named_ms"),
 )
 
+# Loads before which their table went back, by the addresses that they read of each partition; -1: of none
+# (`audit.store.fold_returns`).
+load_returns = Table(
+    "load_returns",
+    metadata,
+    key_column("warehouse", String),
+    key_column("topic", String),
+    key_column("load_sequence", BigInteger),
+    key_column("committed_ms", BigInteger),
+    key_column("log_partition", Integer),
+    number_column("from_address"),
+    text_column("log_topic_id"),
+)
+
 # Hours [from, to) that the store has forgotten (`audit.store.forgotten`).
 forgotten = Table(
     "forgotten",
