@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from kazoo import exceptions as kz
 
+from headrace.coordination import documents, znodes
 from headrace.coordination.callbacks import Task
-from headrace.coordination.errors import CoordinationError, ZooKeeperUnavailableError
+from headrace.coordination.errors import CoordinationError, NodeExistsError, ZooKeeperUnavailableError
 from headrace.coordination.nodes import translate
 from headrace.coordination.session import SessionState, ZooKeeperSession
 from simulation.sim_clock import Clock, Life
@@ -190,3 +191,12 @@ class SimSession(ZooKeeperSession):
             return call(*args, **kwargs)
         except kz.ZookeeperError as error:
             raise translate(error, args[0] if args else "") from None
+
+
+def reserve_producer_ids(session: SimSession, count: int) -> None:
+    """Gives the first producer ids of a world away. Those of an empty ZooKeeper begin at the time of day, so
+    no world would repeat.
+    """
+    with suppress(NodeExistsError):  # an answer may be lost, and the node made again
+        block = {"block_start": "0", "block_end": str(count - 1)}
+        session.create(znodes.PRODUCER_ID_BLOCK, documents.encode(block))

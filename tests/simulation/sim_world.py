@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple
 
 from headrace.broker.replicas import fetcher
 from headrace.coordination import znodes
-from headrace.coordination.producer_ids import skip_ids
 from headrace.coordination.topics import TopicRegistry
 from headrace.log import appending
 from simulation import sim_overtures
@@ -48,7 +47,7 @@ from simulation.sim_product_clients import (
     ProductProducer,
 )
 from simulation.sim_remade import SimRemade
-from simulation.sim_session import SESSION_MS, SimSession
+from simulation.sim_session import SESSION_MS, SimSession, reserve_producer_ids
 from simulation.sim_stopping import Departures
 from simulation.sim_zookeeper import ZooKeeper
 
@@ -261,7 +260,7 @@ class World:
 
     def _create_topic(self) -> None:
         session = SimSession(self.zookeeper, self.clock, Life("creator"), "creator")
-        skip_ids(session, WITNESS_IDS)
+        reserve_producer_ids(session, WITNESS_IDS)
         registry = TopicRegistry(session)
         replicas = list(range(1, BROKERS + 1))
         self.clock.draw.shuffle(replicas)
