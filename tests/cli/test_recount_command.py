@@ -1,5 +1,5 @@
-"""`headrace audit recount`, by real brokers and a real auditor: hours are counted again, by name; a log that
-retention has shortened meanwhile keeps the counts that nobody could make again.
+"""`headrace audit recount` and `ended`, by real brokers and a real auditor: hours are counted again, by name;
+a log that retention has shortened meanwhile keeps the counts that nobody could make again.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
+from uuid import UUID
 
 import pytest
 
@@ -16,13 +17,19 @@ from fix_cli import Headrace, command_runner
 from fix_contexts import NAME
 from fix_registry import StartRegistry
 from headrace.audit.findings import MIRROR_HOP, PRODUCER_HOP, Policy, Status
+from headrace.audit.gathering.gather import datacenters_of
+from headrace.audit.gathering.topics import deletions_of
 from headrace.audit.report.report import Report, report
 from headrace.audit.store.store import AuditStore
+from headrace.audit.topic import publish
+from headrace.audit.topic.records import DATACENTER_TIER, HeartbeatRecord, PartitionPosition
 from headrace.cli import audit_recount
+from headrace.cli.audit import publisher
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.client import Admin
 from headrace.client.admin import EARLIEST
 from headrace.client.errors import UnknownTopicError
+from headrace.process.clock import now_ms
 from headrace.site.context import Context, ContextDatacenter
 from headrace.site.context_store import ContextStore
 
@@ -153,3 +160,33 @@ def test_where_the_topic_was_deleted_it_keeps_no_other_log_from_being_counted_ag
     )
     with pytest.raises(CommandError, match="no log has all of again in these hours any more"):
         audit_recount._still_there(TOPIC, [west])
+
+
+def test_the_end_of_a_datacenter_is_told_to_a_real_auditor(
+    place: Place, headrace: Headrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """West's auditor said its last word a day ago; its brokers are gone."""
+    at_ms = now_ms() - 24 * 3_600_000
+    topic_id = str(UUID(int=7))
+    position = PartitionPosition("west", TOPIC, 0, 1, 0, 0, source_topic_id=topic_id)
+    with monkeypatch.context() as patched, publisher("auditor", speaks_for="west") as west:
+        patched.setattr(publish, "now_ms", lambda: at_ms)
+        west.publish(HeartbeatRecord(DATACENTER_TIER, at_ms, 0, 1, (position,)))
+        west.flush()
+    store = AuditStore(place.store_url, must_exist=True)
+
+    def deleted() -> dict[tuple[str, str], int]:
+        with store.reading() as connection:
+            return deletions_of(connection, TOPIC)
+
+    def counted() -> bool:
+        with store.reading() as connection:
+            return "west" in datacenters_of(connection, TOPIC)
+
+    try:
+        wait_for(counted)
+        done = headrace("audit", "ended", "west", "--wait", "30s")
+        assert done.exit_code == ExitCode.DONE, done
+        assert list(deleted()) == [("west", topic_id)]
+    finally:
+        store.close()

@@ -119,9 +119,11 @@ def reading(url: str | None) -> Iterator[AuditStore]:
             store.close()
 
 
-def publisher(service: str, datacenter: ContextDatacenter | None = None) -> AuditPublisher:
+def publisher(
+    service: str, datacenter: ContextDatacenter | None = None, *, speaks_for: str | None = None
+) -> AuditPublisher:
     """Returns a publisher of audit records, to close after use: into the topic of a datacenter, by default of
-    the analysis cluster. `service`: in whose name it speaks.
+    the analysis cluster. `service`: in whose name it speaks; `speaks_for`: for another datacenter.
     """
     from headrace.audit.topic.publish import AuditPublisher
     from headrace.audit.topic.records import ANALYSIS_AUDIT_TOPIC, AUDIT_TOPIC
@@ -131,7 +133,7 @@ def publisher(service: str, datacenter: ContextDatacenter | None = None) -> Audi
     return AuditPublisher(
         bootstrap=told.bootstrap,
         registry_url=told.registry,
-        datacenter=told.name,
+        datacenter=speaks_for or told.name,
         service=service,
         topic=ANALYSIS_AUDIT_TOPIC if told.name == analysis.name else AUDIT_TOPIC,
     )

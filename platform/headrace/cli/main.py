@@ -20,6 +20,7 @@ from headrace.cli import (
     audit_accept,
     audit_dedupe,
     audit_drill,
+    audit_ended,
     audit_recount,
     audit_repair,
     backup,
@@ -72,6 +73,7 @@ audit.app.command()(audit_recount.recount)
 brokers.app.command()(brokers_refetch.refetch)
 audit.app.command()(audit_dedupe.dedupe)
 audit.app.command()(audit_drill.drill)
+audit.app.command()(audit_ended.ended)
 warehouse.app.command()(warehouse_upkeep.replay)
 warehouse.app.command()(warehouse_upkeep.compact)
 warehouse.app.command()(warehouse_upkeep.retain)

@@ -17,6 +17,8 @@ from headrace.audit.intervals import subtract, union
 from headrace.audit.times import NEXT_REPORT_MS
 from headrace.audit.verdicts.hop_counts import is_counts_only
 
+GONE_MS: Final = 24 * 3_600_000
+"""After so long a silence a finding says what to do if the datacenter is gone for good."""
 NO_REPORT_MS: Final = -(2**63)
 DELETED_SLACK_MS: Final = 2 * 60_000
 """How long before it sees that a topic is deleted an auditor that runs may have counted it last."""
@@ -224,12 +226,13 @@ def _silent_auditor(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator
     clock = (
         f" (its clock, ahead of the folding auditor's by {ahead}, said later)" if evidence.ahead_ms else ""
     )
+    gone = f" If {evidence.datacenter} is gone for good: `headrace audit ended {evidence.datacenter}`"
     yield Finding(
         Status.UNKNOWN if last_ms < now_ms - policy.delay_ms else Status.PENDING,
         PRODUCER_HOP,
         f"{evidence.datacenter}'s auditor has not reported since {phrases.instant(last_ms)}{clock}, so it is "
         f"not known what {evidence.topic}, {phrases.hour(evidence.hour_ms)}, holds; is it running, and is "
-        "_audit mirrored?",
+        f"_audit mirrored?{gone if last_ms < now_ms - GONE_MS else ''}",
     )
 
 
