@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
@@ -25,7 +26,7 @@ class Targets:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def prepare(self, topic: str, _count: int) -> list[int]:
+    def prepare(self, topic: str, _count: int, _topic_id: UUID) -> list[int]:
         self.asked.append(topic)
         raise NotAMirrorError(f"the target has a topic {topic} of its own")
 
@@ -79,7 +80,7 @@ def test_which_topics_are_mirrored(include: str, exclude: str | None, expected: 
 class Takers:
     """Makes every topic at the target."""
 
-    def prepare(self, _topic: str, count: int) -> list[int]:
+    def prepare(self, _topic: str, count: int, _topic_id: UUID) -> list[int]:
         return list(range(count))
 
 

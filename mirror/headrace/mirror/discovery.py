@@ -17,6 +17,7 @@ from headrace.client.errors import BrokerError
 from headrace.coordination.mirrors import MirrorMap
 from headrace.replication.pull import ReplicationError
 from headrace.wire.errors import ErrorCode
+from headrace.wire.primitives import NO_UUID
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +27,17 @@ NEVER_MIRRORED: Final = re.compile(r"__.*")  # Kafka's internal topics, such as 
 
 class NotAMirrorError(ReplicationError):
     """The target has a topic of that name that is not a mirror's; the message says what to do."""
+
+
+class CopiedAlreadyError(ReplicationError):
+    """The source's topic is copied as that of a datacenter with another name."""
+
+    def __init__(self, topic: str, topic_id: UUID, known: str, partition: int, name: str) -> None:
+        super().__init__(
+            f"topic {topic} with id {topic_id} is copied as {known}'s already, into partition {partition}: "
+            f"this is the same cluster by another name ({name}), and each event would be there twice. Give "
+            f"the datacenter its name {known} back"
+        )
 
 
 def wanted(names: Iterable[str], include: re.Pattern[str], exclude: re.Pattern[str] | None) -> list[str]:
@@ -47,12 +59,14 @@ class TargetTopics:
         self._target = target
         self._mirrors = mirrors
 
-    def prepare(self, topic: str, partition_count: int) -> list[int]:
+    def prepare(self, topic: str, partition_count: int, topic_id: UUID = NO_UUID) -> list[int]:
         """Returns the target partition of each source partition 0, 1, …, and creates those that are missing.
+        `topic_id`: of the source's topic.
 
-        Raises `NotAMirrorError`, `ClientError`, `CoordinationError`.
+        Raises `NotAMirrorError`, `CopiedAlreadyError`, `ClientError`, `CoordinationError`.
         """
         self._check(topic)
+        self._check_name(topic, topic_id)
         numbers = self._mirrors.claim(self._datacenter, topic, partition_count)
         total = len(self._mirrors.sources(topic))
         existing = self._target.topics().get(topic)
@@ -77,6 +91,18 @@ class TargetTopics:
     def note_ids(self, topic: str, ids: Mapping[int, UUID]) -> None:
         """Records what target partitions hold from now on. Raises `CoordinationError`."""
         self._mirrors.note_topic_ids(topic, ids)
+
+    def _check_name(self, topic: str, topic_id: UUID) -> None:
+        """Checks that the topic is not copied from a datacenter by another name, if nothing is yet from this
+        one. Raises `CopiedAlreadyError`.
+        """
+        sources, ids = self._mirrors.sources_with_ids(topic)
+        if any(sources[number].datacenter == self._datacenter for number in ids if number < len(sources)):
+            return
+        for number, copied in sorted(ids.items()):
+            if copied == topic_id != NO_UUID and number < len(sources):
+                known = sources[number].datacenter
+                raise CopiedAlreadyError(topic, topic_id, known, number, self._datacenter)
 
     def _check(self, topic: str) -> None:
         if topic not in self._target.topics():

@@ -27,7 +27,7 @@ from headrace.coordination.errors import CoordinationError
 from headrace.coordination.mirrors import MirrorMap
 from headrace.coordination.session import ZooKeeperSession
 from headrace.mirror.copying import CopyState, PartitionCopy
-from headrace.mirror.discovery import NotAMirrorError, TargetTopics, wanted
+from headrace.mirror.discovery import CopiedAlreadyError, NotAMirrorError, TargetTopics, wanted
 from headrace.mirror.locating import (
     Located,
     LocatingError,
@@ -193,7 +193,7 @@ class MirrorService:
                 for copy in filter(None, copies):
                     copy.target_is(found_id, time.monotonic())
             if any(copy is None or copy.target_partition not in existing for copy in copies):
-                self._prepare(name, count, topics, found_id)
+                self._prepare(source_topics[name], count, topics, found_id)
 
     def _forget(self, source_topics: Mapping[str, TopicInfo]) -> None:
         """Ends the copying of partitions that the source no longer has: after a while, since a broker that
@@ -213,13 +213,14 @@ class MirrorService:
             what = f"{name}-{keys[0][1]} is no more" if name in source_topics else f"{name} was deleted"
             logger.info("%s in the source: its copy is mirrored no longer, and stays", what)
 
-    def _prepare(self, name: str, count: int, topics: TargetTopics, found_id: UUID) -> None:
+    def _prepare(self, topic: TopicInfo, count: int, topics: TargetTopics, found_id: UUID) -> None:
         """Creates the mirror partitions of a topic that is new, has grown, or was deleted at the target.
         `found_id`: its id there, zero if there was none.
         """
+        name = topic.name
         try:
-            numbers = topics.prepare(name, count)
-        except (NotAMirrorError, ClientError, CoordinationError) as error:
+            numbers = topics.prepare(name, count, topic.topic_id)
+        except (NotAMirrorError, CopiedAlreadyError, ClientError, CoordinationError) as error:
             if self._topic_problems.get(name) != str(error):
                 logger.warning("topic %s is not mirrored: %s", name, error)
             self._topic_problems[name] = str(error)
