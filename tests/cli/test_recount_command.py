@@ -17,7 +17,7 @@ from fix_cli import Headrace, command_runner
 from fix_contexts import NAME
 from fix_registry import StartRegistry
 from headrace.audit.findings import MIRROR_HOP, PRODUCER_HOP, Policy, Status
-from headrace.audit.gathering.gather import datacenters_of
+from headrace.audit.gathering.reported import datacenters_of
 from headrace.audit.gathering.topics import deletions_of
 from headrace.audit.report.report import Report, report
 from headrace.audit.store.store import AuditStore
