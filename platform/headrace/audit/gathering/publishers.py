@@ -13,8 +13,8 @@ from headrace.audit.evidence_of_reports import LostLog, MissingReport
 from headrace.audit.intervals import Interval, subtract
 from headrace.audit.store import measured_tables, tables
 from headrace.audit.store.later_columns import columns_of
-from headrace.audit.topic.possible import SEQUENCE_MAX
 from headrace.audit.topic.records import DATACENTER_TIER
+from headrace.wire.batch import SEQUENCE_SPAN
 
 Numbered = dict[tuple[int, int], tuple[int, int]]
 
@@ -161,7 +161,7 @@ def numbers_of_topics(connection: Connection, topic: str, datacenter: str, named
         meant, key = named.meant(datacenter, topic_id), (partition, producer_id)
         first, latest = numbers.first.setdefault(meant, {}), numbers.latest.setdefault(meant, {})
         first[key] = min(first.get(key, (epoch, low)), (epoch, low))
-        latest[key] = max(latest.get(key, (-1, -1)), (epoch, high if high < SEQUENCE_MAX else -1))
+        latest[key] = max(latest.get(key, (-1, -1)), (epoch, high if high < SEQUENCE_SPAN - 1 else -1))
     return numbers
 
 
