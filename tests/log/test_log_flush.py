@@ -113,6 +113,19 @@ def test_much_that_is_written_is_checkpointed_without_waiting_for_the_timer(
     log.close()
 
 
+def test_a_close_saves_the_checkpoint_that_a_job_took_and_never_saved(tmp_path: Path) -> None:
+    """A broker that stops ends its threads; a job that a timer begins then does not run. The next start did
+    not know what was durable, and cut a tail that had rotted off, as one that a crash had torn.
+    """
+    log = PartitionLog(tmp_path / "t-0")
+    log.append(batch())
+    log.flush()
+    assert log.request_checkpoint()
+    begun(log)  # and nobody runs it
+    log.close()
+    assert recovery_point(log) == log.end_address > 0
+
+
 def recovery_point(log: PartitionLog) -> int:
     saved = checkpoint.load(log.directory)
     assert saved is not None

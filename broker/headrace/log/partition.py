@@ -228,12 +228,14 @@ class PartitionLog(LogWriter):
             self.producers.note(header, header.base_offset)
 
     def close(self) -> None:
-        """Flushes, saves a checkpoint and releases the files; slices in use keep working.
+        """Flushes, saves a checkpoint and releases the files; slices in use keep working. A flush job that
+        was begun and not run may have taken the last checkpoint with it: only one that was saved counts.
 
         If the log is offline, only releases the files. Raises `LogStorageError`.
         """
         if self.offline is None:
-            self.request_checkpoint()
+            is_saved = self._covered_address == self.end_address
+            self._checkpoint_requested = self.request_checkpoint() or not is_saved
             self.flush()
         self.abandon()
 
