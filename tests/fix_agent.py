@@ -1,6 +1,6 @@
 """A real agent of a host, as a process of its own, for tests that use it and that kill it.
 
-Owns: `RunningAgent`, with the kinds of `stand_in_agent` beside the real ones; `self_signed`;
+Owns: `RunningAgent`, with the kinds of `stand_in_agent` beside the real ones; `keeper_of`; `self_signed`;
 `half_requests`. Fixtures: `agent` (one for each file, without units at the start of each test),
 `stand_in_program` (makes `headrace up` start such an agent).
 """
@@ -11,9 +11,11 @@ import ipaddress
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,11 @@ import stand_in_agent
 from fix_ports import free_port
 from headrace.agent import local
 from headrace.agent.client import AgentClient
+from headrace.agent.desired import DesiredState
 from headrace.agent.errors import AgentUnreachableError
+from headrace.agent.host import Host
+from headrace.agent.keeper import Keeper
+from headrace.agent.kinds import Kinds, parse_configuration, unit_of
 from headrace.agent.local import find_agent
 from headrace.agent.processes import end_units_left_in, unit_processes
 from headrace.agent.supervisor import Supervisor
@@ -224,3 +230,23 @@ def agent(_home_with_agent: RunningAgent) -> Iterator[RunningAgent]:
 @pytest.fixture
 def stand_in_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "PROGRAM", stand_in_agent.PROGRAM)
+
+
+@contextlib.contextmanager
+def keeper_of(home: Path, kinds: Kinds) -> Iterator[Keeper]:
+    """A keeper in this process, and its supervisord; the units end with it."""
+    (home / "logs").mkdir()
+    made = Keeper(
+        home,
+        DesiredState(home / "agent" / "units", partial(parse_configuration, kinds=kinds)),
+        partial(unit_of, host=Host.here(home), kinds=kinds),
+        ending=threading.Event(),
+    )
+    made.open()
+    try:
+        yield made
+    finally:
+        if (there := Supervisor(home)).is_alive():
+            there.shut_down()
+        end_units_left_in(home)
+        made.close()

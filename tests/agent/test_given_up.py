@@ -5,24 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from fix_agent import HOST, eventually
+from fix_agent import HOST, eventually, keeper_of
 from fix_ports import free_port
 from headrace.agent import given_up as given_up_module
 from headrace.agent import supervisor as supervisor_module
 from headrace.agent import watch as watch_module
 from headrace.agent.configuration import Configuration
-from headrace.agent.desired import DesiredState
 from headrace.agent.given_up import AGAIN_AFTER_MAX_S, AGAIN_AFTER_S, GivenUp
 from headrace.agent.host import Host
 from headrace.agent.keeper import Keeper
-from headrace.agent.kinds import Kinds, UnitKind, parse_configuration, unit_of
-from headrace.agent.processes import end_units_left_in
+from headrace.agent.kinds import Kinds, UnitKind
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.unit import UnitProcess, UnitState
 from headrace.agent.watch import Watch
@@ -77,19 +74,8 @@ KINDS: Kinds = {**STAND_IN_KINDS, "stand-in": UnitKind(StandIn, _waiting)}
 
 @pytest.fixture
 def keeper(tmp_path: Path) -> Iterator[Keeper]:
-    (tmp_path / "logs").mkdir()
-    made = Keeper(
-        tmp_path,
-        DesiredState(tmp_path / "agent" / "units", partial(parse_configuration, kinds=KINDS)),
-        partial(unit_of, host=Host.here(tmp_path), kinds=KINDS),
-        ending=threading.Event(),
-    )
-    made.open()
-    yield made
-    if (there := Supervisor(tmp_path)).is_alive():
-        there.shut_down()
-    end_units_left_in(tmp_path)
-    made.close()
+    with keeper_of(tmp_path, KINDS) as made:
+        yield made
 
 
 def test_what_a_unit_waited_for_comes_late(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:

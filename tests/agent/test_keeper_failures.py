@@ -9,22 +9,18 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
-from fix_agent import HOST, eventually, units_left_in
+from fix_agent import HOST, eventually, keeper_of, units_left_in
 from fix_ports import free_port
 from headrace.agent import supervisor as supervisor_module
 from headrace.agent import watch as watch_module
-from headrace.agent.desired import DesiredState
 from headrace.agent.errors import NotReadyError, SupervisorError
-from headrace.agent.host import Host
 from headrace.agent.keeper import Keeper
-from headrace.agent.kinds import parse_configuration, unit_of
-from headrace.agent.processes import end_units_left_in, has_ended, is_alive
+from headrace.agent.processes import has_ended, is_alive
 from headrace.agent.rolling import Rolling
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.watch import Watch
@@ -36,19 +32,8 @@ READY_S = 20.0
 
 @pytest.fixture
 def keeper(tmp_path: Path) -> Iterator[Keeper]:
-    (tmp_path / "logs").mkdir()
-    made = Keeper(
-        tmp_path,
-        DesiredState(tmp_path / "agent" / "units", partial(parse_configuration, kinds=STAND_IN_KINDS)),
-        partial(unit_of, host=Host.here(tmp_path), kinds=STAND_IN_KINDS),
-        ending=threading.Event(),
-    )
-    made.open()
-    yield made
-    if (there := Supervisor(tmp_path)).is_alive():
-        there.shut_down()
-    end_units_left_in(tmp_path)
-    made.close()
+    with keeper_of(tmp_path, STAND_IN_KINDS) as made:
+        yield made
 
 
 def stand_in(value: str = "a value", requires: tuple[str, ...] = ()) -> StandIn:

@@ -32,3 +32,20 @@ def test_a_thread_that_waits_for_work_keeps_nothing_of_its_last_job() -> None:
         assert time.monotonic() < deadline, "the thread still has its last job"
         time.sleep(0.01)
     workers.stop()
+
+
+def test_what_is_submitted_after_the_end_is_done_at_once() -> None:
+    """A timer that fell between the end of the threads and the closing of the logs began a flush that nobody
+    ran: its log believed that a checkpoint was saved, and that its directory was synced.
+    """
+    workers = Workers("test", lambda call: call(), threads=2)
+    workers.stop()
+    outcomes: list[tuple[object, Exception | None]] = []
+    problem = OSError("the disk")
+
+    def fails() -> None:
+        raise problem
+
+    workers.submit(Job().run, lambda *outcome: outcomes.append(outcome))
+    workers.submit(fails, lambda *outcome: outcomes.append(outcome))
+    assert outcomes == [("done", None), (None, problem)]

@@ -34,6 +34,7 @@ class Workers:
 
     def __init__(self, name: str, post: Callable[[Callable[[], None]], None], threads: int = THREADS) -> None:
         self._post = post
+        self._has_ended = False
         self._queue: SimpleQueue[tuple[Callable[[], Any], Outcome] | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True)
@@ -43,22 +44,31 @@ class Workers:
             thread.start()
 
     def submit(self, job: Callable[[], Any], done: Outcome) -> None:
-        self._queue.put((job, done))
+        """Once the threads have ended, the caller waits for the job: what is begun is done, as a log believes
+        of the flush that a timer begins while the broker stops.
+        """
+        if self._has_ended:
+            self._do(job, done)
+        else:
+            self._queue.put((job, done))
 
     def stop(self) -> None:
-        """Finishes what is queued, then ends the threads."""
+        """Finishes what is queued, then ends the threads. Called by the thread that submits."""
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
             thread.join(STOP_WAIT_MAX_S)
+        self._has_ended = True
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
-            job, done = item
-            try:
-                result, error = job(), None
-            except Exception as caught:
-                result, error = None, caught
-            self._post(partial(done, result, error))
+            self._do(*item)
             # Until the next job comes: a job of a log that is deleted meanwhile would keep its files open.
-            del item, job, done, result, error
+            del item
+
+    def _do(self, job: Callable[[], Any], done: Outcome) -> None:
+        try:
+            result, error = job(), None
+        except Exception as caught:
+            result, error = None, caught
+        self._post(partial(done, result, error))

@@ -36,6 +36,7 @@ class Watch:
     def __init__(self, keeper: Keeper, ending: threading.Event) -> None:
         self._keeper = keeper
         self._ending = ending
+        self._supervisor = Supervisor(keeper.home)
         self._given_up = GivenUp()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
@@ -83,7 +84,7 @@ class Watch:
 
     def _start_given_up(self) -> None:
         try:
-            for name in self._given_up.due(Supervisor(self._keeper.home).states().values()):
+            for name in self._given_up.due(self._supervisor.states().values()):
                 logger.warning("supervisord has given %s up; it is tried again", name)
                 self._keeper.start_again(name)
         except (SiteError, OSError) as error:

@@ -15,7 +15,7 @@ from headrace.cli import names
 from headrace.cli.audit import publisher, reading
 from headrace.cli.audit_repair import StoreOption
 from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import JsonOption, out, plain, print_json
+from headrace.cli.output import JsonOption, note, out, plain, print_json
 from headrace.cli.values import parse_span_ms
 
 SILENT_MS: Final = 5 * 60_000
@@ -56,10 +56,15 @@ def ended(
             )
         _tell(opened, datacenter, counted, time.monotonic() + wait_s)
     if json:
-        print_json({"datacenter": datacenter, "topics": sorted(counted), "last_ms": last_ms})
+        told = sorted(topic for topic, each in counted.items() if each.topic_id)
+        print_json({"datacenter": datacenter, "topics": told, "last_ms": last_ms})
         return
     for topic, each in sorted(counted.items()):
-        out.print(f"ended  {plain(topic)}, which was counted last at {phrases.instant(each.at_ms)}")
+        if each.topic_id:
+            out.print(f"ended  {plain(topic)}, which was counted last at {phrases.instant(each.at_ms)}")
+        else:
+            problem = f"the audit does not know its id in {plain(datacenter)}"
+            note(f"{plain(topic)} is waited for as before: {problem}")
     out.print(f"hours that begin from now on do not wait for {plain(datacenter)}")
 
 
