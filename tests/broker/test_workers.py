@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 import weakref
+from collections.abc import Callable
+from functools import partial
+
+import pytest
 
 from headrace.broker.workers import Workers
 
@@ -17,20 +22,30 @@ class Job:
     def run(self) -> str:
         return "done"
 
+    def fail(self) -> str:
+        raise OSError("the disk")
 
-def test_a_thread_that_waits_for_work_keeps_nothing_of_its_last_job() -> None:
-    """A flush holds descriptors: those of a deleted topic stayed open until the next flush came."""
+
+@pytest.mark.parametrize("call", [Job.run, Job.fail])
+def test_a_thread_that_waits_for_work_keeps_nothing_of_its_last_job(call: Callable[[Job], str]) -> None:
+    """A flush holds descriptors: those of a deleted topic stayed open until the next flush came, and those of
+    one that failed until the garbage collector came, so that the log could not be opened again.
+    """
     ended = threading.Event()
     workers = Workers("test", lambda call: call(), threads=1)
     job = Job()
     kept = weakref.ref(job)
-    workers.submit(job.run, lambda result, error: ended.set() if (result, error) == ("done", None) else None)
-    del job
-    assert ended.wait(WAIT_MAX_S)
-    deadline = time.monotonic() + WAIT_MAX_S
-    while kept() is not None:
-        assert time.monotonic() < deadline, "the thread still has its last job"
-        time.sleep(0.01)
+    gc.disable()
+    try:
+        workers.submit(partial(call, job), lambda result, error: ended.set())
+        del job
+        assert ended.wait(WAIT_MAX_S)
+        deadline = time.monotonic() + WAIT_MAX_S
+        while kept() is not None:
+            assert time.monotonic() < deadline, "the thread still has its last job"
+            time.sleep(0.01)
+    finally:
+        gc.enable()
     workers.stop()
 
 

@@ -72,3 +72,5 @@ class Workers:
         except Exception as caught:
             result, error = None, caught
         self._post(partial(done, result, error))
+        # An error refers to this frame, and the frame to the error: both would live on, with the job's files.
+        del job, done, result, error
