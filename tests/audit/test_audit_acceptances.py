@@ -18,6 +18,7 @@ from fix_audit_world import (
     PartitionBytes,
     damaged,
     everything_reported,
+    heartbeat,
     load_of,
     received,
     report_of,
@@ -31,12 +32,26 @@ from headrace.audit.times import HOUR_MS
 from headrace.audit.topic.acceptances import AcceptanceRecord, acceptable, digest_of, digests_of
 from headrace.audit.topic.load_report import LoadedPartition, LoadReport
 from headrace.audit.topic.possible import ImpossibleRecordError
-from headrace.audit.topic.records import ANALYSIS_TIER, DATACENTER_TIER, RangeTally
+from headrace.audit.topic.records import (
+    ANALYSIS_TIER,
+    DATACENTER_TIER,
+    HeartbeatRecord,
+    RangeTally,
+    ReceivedRecord,
+)
 from headrace.audit.topic.resent import ResentRecord
 from headrace.audit.topic.validity import check
 
 BATCHES = [Batch(0, 7, 0, index * 10, 10, HOUR_A + index * BUCKET_MS) for index in range(6)]
 SAID_MS = NOW_MS - 1_000
+DAY_MS = 24 * HOUR_MS
+LOG = PartitionBytes()
+LOG_WITHOUT_2 = PartitionBytes()
+for batch in BATCHES:
+    LOG.append(batch.encode())
+    if batch is not BATCHES[2]:
+        LOG_WITHOUT_2.append(batch.encode())
+LOGS, LOGS_WITHOUT_2 = {0: LOG}, {0: LOG_WITHOUT_2}
 
 
 def store_without(*lost: int) -> AuditStore:
@@ -99,17 +114,104 @@ def test_what_was_accepted_can_be_taken_back_in_any_order() -> None:
         store.close()
 
 
-def test_what_is_pending_or_unknown_is_never_accepted() -> None:
+def test_what_an_auditor_or_a_load_may_still_tell_is_never_accepted() -> None:
+    unread = AuditStore("sqlite://")
+    records = everything_reported(BATCHES, LOGS)
+    early_ms = HOUR_A + HOUR_MS - 1
+    unread.fold([each._replace(time_ms=early_ms) if is_beat(each) else each for each in records])
+    not_loaded = AuditStore("sqlite://")
+    not_loaded.fold([each for each in records if not isinstance(each.record, LoadReport)])
+    for store, words in (
+        (unread, "auditor has not reported since"),
+        (not_loaded, "no load of that partition"),
+    ):
+        ((_, verdict),) = judged(store, TOPIC, [HOUR_A], now_ms=NOW_MS)
+        assert [finding.status for finding in verdict.findings] == [Status.UNKNOWN]
+        assert words in verdict.findings[0].text and acceptable(verdict, unknown=True) == {}
+        assert said_of(store, verdict.findings) == (verdict.findings, ())
+        store.close()
+
+
+def test_what_is_pending_is_never_accepted() -> None:
     store = AuditStore("sqlite://")
     store.fold([received(report_of("p", BATCHES, closed=False))])
+    ((_, verdict),) = judged(store, TOPIC, [HOUR_A], now_ms=REPORTED_MS + 1_000)
+    assert {finding.status for finding in verdict.findings} == {Status.PENDING}
+    assert said_of(store, verdict.findings, now_ms=REPORTED_MS + 1_000) == (verdict.findings, ())
+    store.close()
+
+
+def killed(publisher: str, batches: list[Batch], number: int = 1) -> ReceivedRecord:
+    """The last report of a publisher that was killed on a host that never came back."""
+    return received(report_of(publisher, batches, closed=False, number=number))
+
+
+def test_what_a_host_that_is_gone_never_reported_is_accepted_as_unknown() -> None:
+    """Nothing else ends it: such an hour was never sealed."""
+    store = AuditStore("sqlite://")
+    store.fold([*everything_reported(BATCHES, LOGS)[1:], killed("publisher-7", BATCHES)])
+    early_ms = REPORTED_MS + HOUR_MS
+    ((_, verdict),) = judged(store, TOPIC, [HOUR_A], now_ms=early_ms)
+    (finding,) = verdict.findings
+    assert finding.status is Status.UNKNOWN and finding.text.endswith("11:00, it accepted"), finding
+    assert not is_complete(store, TOPIC, HOUR_A, now_ms=early_ms).complete
     ((_, verdict),) = judged(store, TOPIC, [HOUR_A], now_ms=NOW_MS)
-    assert verdict.findings and acceptable(verdict) == {}
-    digests = tuple(digest_of(TOPIC, DC, HOUR_A, finding) for finding in verdict.findings)
+    (finding,) = verdict.findings
+    command = f"`headrace audit accept {TOPIC} --hour 2015-05-17T11:00 --unknown`"
+    assert finding.text.endswith(f". If host-1 is gone for good: {command}")
+    assert acceptable(verdict) == {} and list(acceptable(verdict, unknown=True).values()) == [finding]
+    assert said_of(store, verdict.findings) == ((), (finding,)), "the sentence is not in the digest"
+    proof = is_complete(store, TOPIC, HOUR_A, now_ms=NOW_MS).to_json()
+    assert proof["complete"] is True and [each["status"] for each in proof["accepted"]] == ["unknown"]
+    # If it was not gone, and is silent again, it may have had more events.
+    store.fold([killed("publisher-7", BATCHES, 2)._replace(time_ms=REPORTED_MS + 60_000)])
+    ((_, verdict),) = judged(store, TOPIC, [HOUR_A], now_ms=NOW_MS)
+    assert (verdict.status, verdict.accepted) == (Status.UNKNOWN, ())
+    store.close()
+
+
+def test_each_publisher_that_is_gone_is_accepted_by_itself() -> None:
+    others = [Batch(0, 8, 0, 0, 10, HOUR_A)]
+    log = PartitionBytes()
+    for batch in (*BATCHES, *others):
+        log.append(batch.encode())
+    store = AuditStore("sqlite://")
+    counts = everything_reported([*BATCHES, *others], {0: log})[2:]
+    store.fold([*counts, killed("publisher-7", BATCHES), killed("publisher-8", others)])
+    ((_, verdict),) = judged(store, TOPIC, [HOUR_A], now_ms=NOW_MS)
+    first, second = verdict.findings
+    assert (first.service, first.server) == (second.service, second.server)
+    assert said_of(store, (first,)) == ((second,), (first,))
+    store.close()
+
+
+def test_an_unknown_number_that_turns_out_to_be_lost_is_lost() -> None:
+    store = AuditStore("sqlite://")
+    early = [each for each in everything_reported(BATCHES, LOGS_WITHOUT_2) if not is_beat(each)]
+    store.fold([*early, received(heartbeat(DATACENTER_TIER, {}), time_ms=REPORTED_MS - HOUR_MS)])
+    ((_, verdict),) = judged(store, TOPIC, [HOUR_A], now_ms=NOW_MS)
+    unknown = tuple(each for each in verdict.findings if each.status is Status.UNKNOWN)
+    assert [finding.sequences for finding in unknown] == [(20, 29)]
+    assert said_of(store, unknown)[1] == unknown
+    store.fold([each for each in everything_reported(BATCHES, LOGS_WITHOUT_2) if is_beat(each)])
+    ((_, verdict),) = judged(store, TOPIC, [HOUR_A], now_ms=NOW_MS)
+    assert (verdict.status, verdict.accepted) == (Status.LOST, ())
+    store.close()
+
+
+def is_beat(received: ReceivedRecord) -> bool:
+    return isinstance(received.record, HeartbeatRecord)
+
+
+def said_of(
+    store: AuditStore, findings: tuple[Finding, ...], now_ms: int = NOW_MS
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """Accepts findings by their digests; returns those that stand then, and those that are accepted."""
+    digests = tuple(digest_of(TOPIC, DC, HOUR_A, finding) for finding in findings)
     said = AcceptanceRecord(TOPIC, HOUR_A, digests, ("",) * len(digests), "ada@host-1", "no")
     store.fold([received(said, time_ms=SAID_MS)])
-    ((_, after),) = judged(store, TOPIC, [HOUR_A], now_ms=NOW_MS)
-    assert (after.findings, after.accepted) == (verdict.findings, ())
-    store.close()
+    ((_, after),) = judged(store, TOPIC, [HOUR_A], now_ms=now_ms)
+    return after.findings, tuple(each.finding for each in after.accepted)
 
 
 def test_an_acceptance_of_what_loads_lost_outlives_the_next_load() -> None:

@@ -17,6 +17,7 @@ from fix_audit_world import (
     PartitionBytes,
     everything_reported,
     received,
+    report_of,
 )
 from fix_cli import Headrace, command_runner
 from headrace.audit.store.store import AuditStore
@@ -102,3 +103,19 @@ def test_what_is_accepted_is_complete_with_its_reason_until_it_is_withdrawn(
 def test_an_acceptance_gives_a_reason(accept: Headrace) -> None:
     refused = accept("--reason", " ")
     assert refused.exit_code == ExitCode.USAGE and "say why nothing more can be done" in refused.err
+
+
+def test_what_a_host_that_is_gone_never_told_is_accepted_if_asked_for(accept: Headrace, url: str) -> None:
+    store = AuditStore(url)
+    store.fold([received(report_of("publisher-9", [Batch(0, 7, 0, 0, 10, HOUR_A)], closed=False))])
+    store.close()
+    assert accept("--reason", "the disk is gone").exit_code == ExitCode.UNREACHABLE
+    refused = accept("--reason", "the host is gone, too")
+    assert refused.exit_code == ExitCode.NEGATIVE
+    assert "Some of it is unknown: if nobody will ever tell, accept that with --unknown" in refused.err
+    done = accept("--reason", "the host is gone, too", "--unknown")
+    assert done.exit_code == ExitCode.DONE, done
+    assert "complete (2 accepted)" in done.out and "the host is gone, too" in done.out
+    again = accept("--reason", "once more", "--unknown")
+    assert again.exit_code == ExitCode.NEGATIVE and "or unknown for good" in again.err
+    assert accept("--reason", "it was found", "--withdraw").exit_code == ExitCode.NEGATIVE

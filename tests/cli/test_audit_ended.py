@@ -15,6 +15,7 @@ from fix_cli import Headrace, command_runner
 from headrace.audit.report.report import is_complete, report
 from headrace.audit.store.store import AuditStore
 from headrace.audit.times import HOUR_MS, hour_start
+from headrace.audit.topic.acceptances import AcceptanceRecord, acceptable
 from headrace.audit.topic.declarations import TopicDeclaration
 from headrace.audit.topic.records import (
     DATACENTER_TIER,
@@ -87,6 +88,18 @@ def unproven(url: str, hour_ms: int, later_ms: int) -> list[str]:
         store.close()
 
 
+def accept_unknown(url: str, hour_ms: int, later_ms: int) -> None:
+    """Accepts what is unknown of an hour, as `headrace audit accept --unknown` does."""
+    store = AuditStore(url)
+    verdicts = report(store, TOPIC, hour_ms, hour_ms + HOUR_MS, now_ms=later_ms).verdicts
+    for digest, finding in (
+        each for verdict in verdicts for each in acceptable(verdict, unknown=True).items()
+    ):
+        said = AcceptanceRecord(TOPIC, hour_ms, (digest,), (finding.text,), "ada@host-1", "it burned down")
+        store.fold([received(said, time_ms=SAID_MS)])
+    store.close()
+
+
 @pytest.fixture
 def headrace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -123,6 +136,8 @@ def test_hours_after_its_end_do_not_wait_for_a_datacenter(headrace: Headrace, ur
     assert unproven(url, after, later_ms) == []
     problems = unproven(url, between, later_ms)
     assert len(problems) == 1 and "it is not known what came then" in problems[0], problems
+    accept_unknown(url, between, later_ms)
+    assert unproven(url, between, later_ms) == []
     assert headrace("audit", "ended", EAST, "--store", url, "--json").json["topics"] == [TOPIC]
     fold(url, beat_of_east(SAID_MS + 1))
     assert unproven(url, after, later_ms), "its auditor spoke again"

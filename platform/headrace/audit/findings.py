@@ -80,7 +80,8 @@ class Finding:
     `sequences` are (first, last), inclusive. The records lie, or should lie, between `after_address` and
     `before_address` of the partition's log (None: not known, or no end yet). `since_ms`: when the tier before
     reported them (None: not known); it is not part of the finding's identity. `path`: the file of the
-    warehouse that it is about.
+    warehouse that it is about. `about`: of something unknown that is no number of events, whose word is
+    missing, as far as the other fields do not tell; "" if that may still come.
     """
 
     status: Status
@@ -97,6 +98,7 @@ class Finding:
     before_address: int | None = None
     since_ms: int | None = field(default=None, compare=False)
     path: str | None = None
+    about: str = ""
 
 
 class Accepted(NamedTuple):

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from headrace.audit.evidence import Acceptance
-from headrace.audit.findings import Accepted, Finding, Status, Verdict
+from headrace.audit.findings import LOAD_HOP, Accepted, Finding, Status, Verdict
+from headrace.audit.phrases import FORGOTTEN
 from headrace.audit.topic.avro_times import to_datetime, to_ms
 
 ACCEPTABLE: Final = (Status.LOST, Status.DUPLICATED, Status.ALTERED, Status.CORRUPT)
@@ -101,6 +102,7 @@ def _digest(topic: str, datacenter: str, hour_ms: int, finding: Finding, *, has_
         finding.sequences,
         *((finding.after_address, finding.before_address) if has_addresses else ()),
         *(() if finding.path is None else (finding.path,)),
+        *(("about", finding.about) if finding.about else ()),
     )
     return hashlib.sha256(json.dumps(said, ensure_ascii=True).encode()).hexdigest()
 
@@ -114,17 +116,31 @@ def sort_out(
     for finding in findings:
         digests = digests_of(topic, datacenter, hour_ms, finding) if acceptances else ()
         found = next((acceptances[each] for each in digests if each in acceptances), None)
-        if found is not None and finding.status in ACCEPTABLE:
+        if found is not None and may_be_accepted(finding):
             accepted.append(Accepted(finding, found))
         else:
             standing.append(finding)
     return standing, accepted
 
 
-def acceptable(verdict: Verdict) -> dict[str, Finding]:
-    """Returns the findings of a verdict that can be accepted, by digest."""
+def may_be_accepted(finding: Finding) -> bool:
+    """Whether people may accept a finding: a proven one, or one of something that is unknown and may stay so.
+
+    What a load, or an auditor that runs again, tells by itself is waited for instead.
+    """
+    if finding.status is not Status.UNKNOWN:
+        return finding.status in ACCEPTABLE
+    if finding.hop == LOAD_HOP:
+        return FORGOTTEN in finding.text
+    return finding.record_count is not None or bool(finding.about)
+
+
+def acceptable(verdict: Verdict, *, unknown: bool = False) -> dict[str, Finding]:
+    """Returns the findings of a verdict that can be accepted, by digest: the proven ones, and with `unknown`
+    those of what is unknown, too.
+    """
     return {
         digest_of(verdict.topic, verdict.datacenter, verdict.hour_ms, finding): finding
         for finding in verdict.findings
-        if finding.status in ACCEPTABLE
+        if may_be_accepted(finding) and (unknown or finding.status in ACCEPTABLE)
     }

@@ -14,7 +14,7 @@ from headrace.audit import phrases
 from headrace.audit.evidence import Evidence, Handover, PartitionEvidence, PublisherState, TierEvidence
 from headrace.audit.findings import PRODUCER_HOP, Finding, Policy, Status
 from headrace.audit.intervals import subtract, union
-from headrace.audit.times import NEXT_REPORT_MS
+from headrace.audit.times import NEXT_REPORT_MS, is_named
 from headrace.audit.verdicts.hop_counts import is_counts_only
 
 GONE_MS: Final = 24 * 3_600_000
@@ -32,7 +32,7 @@ def judge_silence(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[F
     yield from _silent_publishers(evidence, policy, now_ms)
     for partition, place in sorted(evidence.partitions.items()):
         for problem in place.contradictions:
-            yield Finding(Status.UNKNOWN, PRODUCER_HOP, problem, partition=partition)
+            yield Finding(Status.UNKNOWN, PRODUCER_HOP, problem, partition=partition, about=problem)
         yield from _missing_tallies(partition, place.datacenter, evidence, policy, now_ms)
         yield from _uncounted_gaps(partition, place, evidence)
     if not evidence.is_deleted and not evidence.is_after_deletion:
@@ -98,10 +98,19 @@ def _vanished_publishers(evidence: Evidence, policy: Policy, now_ms: int) -> Ite
                 PRODUCER_HOP,
                 f"service {publisher.service} on {publisher.server}, {evidence.datacenter}, last reported at "
                 f"{phrases.instant(publisher.last_ms)} and never closed: it is not known how many "
-                f"more events of {evidence.topic}, {phrases.hour(evidence.hour_ms)}, it accepted",
+                f"more events of {evidence.topic}, {phrases.hour(evidence.hour_ms)}, it accepted"
+                + (_if_gone(publisher.server, evidence) if silent_ms >= GONE_MS else ""),
                 service=publisher.service,
                 server=publisher.server,
+                about=f"publisher {name}, silent since {publisher.last_ms}",
             )
+
+
+def _if_gone(server: str, evidence: Evidence) -> str:
+    if not is_named(evidence.hour_ms):
+        return ""
+    topic, hour = evidence.topic, phrases.hour(evidence.hour_ms).replace(" ", "T")
+    return f". If {server} is gone for good: `headrace audit accept {topic} --hour {hour} --unknown`"
 
 
 def may_have_stopped_in(evidence: Evidence, publisher: PublisherState) -> bool:
@@ -129,6 +138,7 @@ def _missing_reports(evidence: Evidence) -> Iterator[Finding]:
             f"of {evidence.topic}, {phrases.hour(evidence.hour_ms)}, it counted",
             service=missing.service,
             server=missing.server,
+            about=f"report {missing.report_number} of publisher {missing.publisher}",
         )
 
 
@@ -149,6 +159,7 @@ def _lost_logs(evidence: Evidence, policy: Policy) -> Iterator[Finding]:
             f"and made again: what they said from {phrases.instant(lost.from_ms)} to "
             f"{phrases.instant(lost.until_ms)} is lost, so it is not known how many more events of "
             f"{evidence.topic}, {phrases.hour(evidence.hour_ms)}, they accepted",
+            about=f"log of {lost.topic}-{lost.partition}, {lost.from_ms} to {lost.until_ms}",
         )
 
 
@@ -178,6 +189,7 @@ def _missing_tallies(
             partition=partition,
             after_address=low,
             before_address=high,
+            about="tally",
         )
 
 
@@ -202,6 +214,7 @@ def _uncounted_gaps(partition: int, place: PartitionEvidence, evidence: Evidence
                 partition=partition,
                 after_address=low,
                 before_address=high,
+                about=gap.cause,
             )
 
 
@@ -246,6 +259,7 @@ def _uncounted_end(evidence: Evidence, deleted_ms: int, last_ms: int) -> Finding
         f"{evidence.topic} was deleted in {evidence.datacenter} (seen at {phrases.instant(deleted_ms)}). Its "
         f"auditor had counted the topic last at {phrases.instant(last_ms)}: it is not known what came then, "
         f"of {phrases.hour(evidence.hour_ms)}",
+        about=f"end of {evidence.topic}, counted last at {last_ms}",
     )
 
 
