@@ -79,9 +79,10 @@ topics:
         ("topics: {a: {owner: b, grace: null}}", "grace None is not a duration"),
         (
             "topics: {a: {owner: b, retention: 9999999d}}",
-            "retention '9999999d' is not a duration such as 30s, 10m, 6h or 90d, up to",
+            "retention '9999999d' is not an age of 1h at least, such as 36h or 90d, up to 3660d",
         ),
-        ("topics: {a: {owner: b, retention: 0s}}", "up to 3660d, and above 0; null keeps all hours"),
+        ("topics: {a: {owner: b, retention: 0s}}", "(m: minutes); null keeps all hours"),
+        ("topics: {a: {owner: b, retention: 6m}}", "retention '6m' is not an age of 1h at least"),
         ("topics: {a: {owner: b, retries: -1}}", "retries -1 is not a number from 0 to 20"),
     ],
 )

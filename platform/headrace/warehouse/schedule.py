@@ -31,6 +31,8 @@ from headrace.process.yaml_text import shown
 TOPIC_PATTERN: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 RETRIES_MAX: Final = 20
 DURATION_MAX: Final = timedelta(days=3660)
+RETENTION_MIN: Final = timedelta(hours=1)
+"""`6m` are minutes: whoever means months would have every hour deleted before it is sealed."""
 _DURATION_PATTERN: Final = re.compile(r"(\d+)\s*([smhd])")
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -56,8 +58,8 @@ def _parsed_duration(text: object) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def _above_zero(duration: timedelta) -> timedelta:
-    if not duration:
+def _one_hour_at_least(duration: timedelta) -> timedelta:
+    if duration < RETENTION_MIN:
         raise ValueError
     return duration
 
@@ -95,7 +97,7 @@ def _must(hold: Callable[[str], object]) -> AfterValidator:
 
 
 _Duration = Annotated[timedelta, BeforeValidator(_parsed_duration), PlainSerializer(_written_duration)]
-_Age = Annotated[_Duration, AfterValidator(_above_zero)]
+_Age = Annotated[_Duration, AfterValidator(_one_hour_at_least)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +108,8 @@ class LoadSchedule:
     directory in HDFS. An hour is closed once `grace` has passed since its end. It is sealed once the audit
     proves that at least the share `completeness` of its events arrived (1.0: every one). A missing event
     counts as late, not lost, until `audit_delay` has passed; a seal waits `audit_wait` for the audit's
-    verdict. `retention` is the age at which hours are deleted; None keeps them. `owner` is the contact for
-    the topic.
+    verdict. `retention` is the age at which hours are deleted, an hour at least; None keeps them. `owner` is
+    the contact for the topic.
     """
 
     topic: str
@@ -128,7 +130,8 @@ _EXPECTED: Final = {
     "schedule": "a cron expression such as '*/10 * * * *', or null for loads by hand",
     "output": "an absolute HDFS directory such as /data",
     "completeness": "a share above 0 and up to 1.0 (every event)",
-    "retention": f"{_EXPECTED_DURATION}, and above 0; null keeps all hours",
+    "retention": f"an age of 1h at least, such as 36h or 90d, up to {DURATION_MAX.days}d (m: minutes); null "
+    "keeps all hours",
     "retries": f"a number from 0 to {RETRIES_MAX}",
 }
 _SCHEDULES: Final = TypeAdapter(LoadSchedule)
