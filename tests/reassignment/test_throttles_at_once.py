@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from fix_balancer import wait_until
 from fix_broker import BrokerCluster
 from headrace.client.replica_admin import ReplicaAdmin
 from headrace.reassignment.model import Move
@@ -32,9 +33,13 @@ def test_neither_command_overwrites_what_the_other_throttles(
         monkeypatch.setattr(admin, "topic_settings", meanwhile)
         throttle = Throttle(admin, 1_000_000)
         throttle.begin([first])
-        found = read([topic], (LEADER_REPLICAS, FOLLOWER_REPLICAS))[topic]
+
+        def settings() -> list[set[str]]:
+            found = read([topic], (LEADER_REPLICAS, FOLLOWER_REPLICAS))[topic]
+            return [{*found[name].split(",")} - {""} for name in (LEADER_REPLICAS, FOLLOWER_REPLICAS)]
+
+        # The broker that is asked may hear of a change later than the one that made it.
+        both = [{f"0:{one}", f"1:{one}"}, {f"0:{two}", f"1:{two}"}]
+        wait_until(lambda: settings() == both, "the throttle of both commands")
         throttle.end()
-        left = read([topic], (LEADER_REPLICAS, FOLLOWER_REPLICAS))[topic]
-    assert set(found[LEADER_REPLICAS].split(",")) == {f"0:{one}", f"1:{one}"}
-    assert set(found[FOLLOWER_REPLICAS].split(",")) == {f"0:{two}", f"1:{two}"}
-    assert not any(left.values())
+        wait_until(lambda: settings() == [set(), set()], "the end of both throttles")

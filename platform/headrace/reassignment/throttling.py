@@ -75,9 +75,11 @@ class Throttle:
             return
         wanted = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
         found = self._admin.topic_settings(sorted({topic for topic, _ in survey.partitions}), wanted)
-        for topic, values in found.items():
-            if any(values.values()):
-                self._remove(topic)
+        # A broker may not have heard of this command's own settings yet.
+        for topic in sorted(
+            {topic for topic, values in found.items() if any(values.values())} | {*self._leaders}
+        ):
+            self._remove(topic)
         for broker_id in sorted({*survey.brokers, *self._brokers}):
             self._admin.alter_broker_configs(broker_id, {LEADER_RATE: None, FOLLOWER_RATE: None})
 
