@@ -3,7 +3,7 @@
 Owns the steps of every change (`put`, `restart`, `delete`), and how the next agent completes them after a
 crash, or this one after an error in their middle (`recover_changes`, which `watch` calls). Units are
 processes of supervisord and outlive the agent: the next agent of the same home adopts them. `supervisor` runs
-the processes, `desired` stores the units, `report` decides what counts as drift.
+the processes, `host_units` has the units, `report` decides what counts as drift.
 
 A change of one unit holds that unit's lock from its first step to its last. The state that all units share is
 locked for moments only, so that a unit that stops slowly does not delay changes of others.
@@ -23,16 +23,16 @@ from typing import Final
 
 from headrace.agent.configuration import Configuration
 from headrace.agent.conflicts import check_order, conflicts_of, with_local_requirements
-from headrace.agent.desired import DesiredState, DesiredUnit
+from headrace.agent.desired import DesiredState
 from headrace.agent.errors import (
     BusyError,
     ConflictError,
     SupervisorError,
     TooManyUnitsError,
     UnitsLeftError,
-    UnitUnknownError,
 )
 from headrace.agent.folders import write_files
+from headrace.agent.host_units import HostUnits, MakeUnit
 from headrace.agent.processes import end_units_left_in
 from headrace.agent.report import ChangeOutcome, Drift, UnitReport, drift_here, outcome_of, probed_report
 from headrace.agent.starts import StartWatch
@@ -49,8 +49,6 @@ PROBES_AT_ONCE: Final = UNITS_MAX  # each of them may hang until its probe's bou
 LOCK_WAIT_MAX_S: Final = 60.0
 # A restart that was interrupted has stopped the unit, or will have soon.
 _TO_START: Final = ("STOPPING", "STOPPED", "EXITED", "UNKNOWN")
-
-MakeUnit = Callable[[str, Configuration], Unit]
 
 
 class Keeper:
@@ -72,26 +70,18 @@ class Keeper:
         reached: Callable[[str], None] = lambda step: None,
     ) -> None:
         self.home = home
-        self._desired = desired
-        self._make_unit = make_unit
         self.ending = ending
         self._reached = reached
         self._supervisor = Supervisor(home, agent_url)
-        self._desired_units: dict[str, DesiredUnit] = {}
-        self._units: dict[str, Unit] = {}
+        self._units = HostUnits(desired, make_unit)
         self._starts = StartWatch()
-        self._shared = threading.RLock()
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._is_unfinished = False  # a change has failed in its middle, or supervisord was started anew
         self._probes = ThreadPoolExecutor(PROBES_AT_ONCE, thread_name_prefix="probe")
 
     def open(self) -> None:
         """Reads the desired units. Raises `AgentStateError`."""
-        self._desired_units = self._desired.load()
-        self._units = {
-            name: self._make_unit(name, desired.configuration)
-            for name, desired in self._desired_units.items()
-        }
+        self._units.load()
 
     def close(self, *, ends_units: bool = False) -> None:
         """Releases the threads. Units keep running, and so does supervisord.
@@ -102,7 +92,7 @@ class Keeper:
         if ends_units:
             self._end_units()
         self._probes.shutdown(wait=False, cancel_futures=True)
-        if not self._units and self._supervisor.is_alive():
+        if not self.names() and self._supervisor.is_alive():
             self._supervisor.shut_down()
 
     def _end_units(self) -> None:
@@ -123,18 +113,15 @@ class Keeper:
     # --- reports ---
 
     def names(self) -> list[str]:
-        return [unit.name for unit in self.units()]
+        return self._units.names()
 
     def units(self) -> list[Unit]:
         """The units of this moment, by name; any of them may be deleted the moment after."""
-        return sorted(self._units.values(), key=lambda unit: unit.name)
+        return self._units.all()
 
     def unit(self, name: str) -> Unit:
         """Raises `UnitUnknownError`."""
-        unit = self._units.get(name)
-        if unit is None:
-            raise UnitUnknownError(name, self.names())
-        return unit
+        return self._units.get(name)
 
     def start_order(self) -> list[list[Unit]]:
         """The units, grouped so that each requires only units of earlier groups."""
@@ -160,7 +147,7 @@ class Keeper:
         def report(unit: Unit) -> UnitReport:
             state = states.get(unit.name)
             drift = () if differences is None else drift_here(unit, state, unit.name in differences.changed)
-            desired = self._desired_units.get(unit.name)
+            desired = self._units.desired(unit.name)
             made_by = "" if desired is None else desired.made_by
             failing = self._starts.problem(unit, state)
             report = probed_report(unit, state, drift)._replace(made_by=made_by)
@@ -180,11 +167,11 @@ class Keeper:
                 return self.reports([name])[0]
 
     def _observe(self) -> tuple[dict[str, UnitState], Differences]:
-        with self._shared:
+        with self._units.lock:
             states = self._supervisor.states()
             if not states and not self._supervisor.is_alive():
-                return {}, Differences(added=frozenset(self._units))
-            return states, self._supervisor.reload(self._units.values())
+                return {}, Differences(added=frozenset(self.names()))
+            return states, self._supervisor.reload(self.units())
 
     # --- changes ---
 
@@ -197,27 +184,25 @@ class Keeper:
         wait until the unit is ready. Raises `ConflictError`, `TooManyUnitsError`, and `SiteError`
         for what the host does not have. What fails once it is recorded is repeated by `watch`.
         """
-        unit = self._make_unit(name, configuration)
+        unit = self._units.make(name, configuration)
         with self._locked(name):
             # A concurrent PUT of another unit may want the same address.
-            with self._shared:
+            with self._units.lock:
                 outcome = self._outcome(unit)
                 if not dry_run and outcome is ChangeOutcome.UNCHANGED:
-                    self._note_maker(name, made_by)
+                    self._units.note_maker(name, made_by)
                 if dry_run or outcome is ChangeOutcome.UNCHANGED:
                     return outcome
                 logger.info("putting %s: %s", name, outcome)
-                desired = DesiredUnit(configuration, is_applied=False, made_by=made_by)
-                self._desired.write(name, desired)
-                self._desired_units[name], self._units[name] = desired, unit
+                self._units.record(unit, made_by)
             self._reached("recorded")
             self._apply(name)
             return outcome
 
     def _outcome(self, unit: Unit) -> ChangeOutcome:
         """What a PUT would do. Raises what `put` raises."""
-        before = self._units.get(unit.name)
-        others = [other for other in self._units.values() if other.name != unit.name]
+        before = self._units.find(unit.name)
+        others = [other for other in self.units() if other.name != unit.name]
         if before is None and len(others) >= UNITS_MAX:
             raise TooManyUnitsError(f"a host has at most {UNITS_MAX} units; delete one before {unit.name}")
         check_order(unit, others)
@@ -234,14 +219,9 @@ class Keeper:
             raise ConflictError(conflicts)
         # Two configurations can give one definition: fields such as `requires` do not affect the process.
         is_same = before is not None and before.definition == unit.definition
-        is_same = is_same and self._desired_units[unit.name].configuration == unit.configuration
+        desired = self._units.desired(unit.name)
+        is_same = is_same and desired is not None and desired.configuration == unit.configuration
         return outcome_of(before is not None, is_same, drift)
-
-    def _note_maker(self, name: str, made_by: str) -> None:
-        desired = self._desired_units[name]
-        if made_by and desired.made_by != made_by:
-            self._desired_units[name] = desired._replace(made_by=made_by)
-            self._desired.write(name, self._desired_units[name])
 
     def restart(self, name: str) -> None:
         """Stops the unit and starts it by its current definition. Raises `UnitUnknownError`."""
@@ -257,19 +237,17 @@ class Keeper:
         with self._locked(name):
             self.unit(name)
             logger.info("deleting %s", name)
-            self._desired.remove(name)
-            with self._shared:
-                del self._desired_units[name], self._units[name]
+            self._units.forget(name)
             self._reached("forgotten")
             self._stop_forgotten(name)
             self._reached("stopped")
 
     def shut_down(self) -> None:
         """Ends supervisord. Raises `UnitsLeftError` while there are units."""
-        with self._shared:
-            if self._units:
+        with self._units.lock:
+            if names := self.names():
                 raise UnitsLeftError(
-                    f"this host still has {len(self._units)} units, such as {self.names()[0]}; "
+                    f"this host still has {len(names)} units, such as {names[0]}; "
                     "delete them, or end the agent by SIGTERM: units outlive it"
                 )
             if self._supervisor.is_alive():
@@ -278,7 +256,7 @@ class Keeper:
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[None]:
-        with self._shared:
+        with self._units.lock:
             lock = self._locks[name]
         if not lock.acquire(timeout=LOCK_WAIT_MAX_S):
             raise BusyError(f"another change of unit {name} did not end in {LOCK_WAIT_MAX_S:g} s; try again")
@@ -291,19 +269,19 @@ class Keeper:
 
     def _apply(self, name: str) -> None:
         """Stops the unit's process, if there is one, and starts it by the unit's current definition."""
-        unit = self._units[name]
+        unit = self._units.get(name)
         self._starts.begin(name)
         with self._completed_later():
             self._ensure_daemon()
             self._supervisor.remove(name)
             self._reached("stopped")
             write_files(unit.files, unit.kept_before)
-            with self._shared:
-                self._supervisor.reload(self._units.values())
+            with self._units.lock:
+                self._supervisor.reload(self.units())
                 self._supervisor.add(name)
             self._supervisor.start(name)
             self._reached("started")
-            self._mark_applied(name)
+            self._units.mark_applied(name)
         self._reached("applied")
 
     @contextmanager
@@ -315,24 +293,18 @@ class Keeper:
             self._is_unfinished = True
             raise
 
-    def _mark_applied(self, name: str) -> None:
-        desired = self._desired_units[name]._replace(is_applied=True)
-        self._desired.write(name, desired)
-        with self._shared:
-            self._desired_units[name] = desired
-
     def _stop_forgotten(self, name: str) -> None:
         with self._completed_later():
             if self._supervisor.is_alive():
                 self._supervisor.remove(name)
-                with self._shared:
-                    self._supervisor.reload(self._units.values())
+                with self._units.lock:
+                    self._supervisor.reload(self.units())
             else:
                 end_units_left_in(self.home, name)
 
     def _ensure_daemon(self) -> None:
-        with self._shared:
-            if self._supervisor.ensure_daemon(self._units.values()):
+        with self._units.lock:
+            if self._supervisor.ensure_daemon(self.units()):
                 # It runs none of the others yet.
                 self._is_unfinished = True
 
@@ -352,14 +324,14 @@ class Keeper:
         A unit that runs by an earlier definition because the agent is newer is left alone: that is drift,
         and its owner decides when to restart it.
         """
-        with self._shared:
-            self._supervisor.ensure_daemon(self._units.values())
+        with self._units.lock:
+            self._supervisor.ensure_daemon(self.units())
             states, differences = self._observe()
         for name in differences.removed:
             with self._told(name, "is no longer a unit of this host, and cannot be stopped"):
                 self._stop_if_forgotten(name)
         to_start = []
-        for name, desired in list(self._desired_units.items()):
+        for name, desired in self._units.all_desired().items():
             state = states.get(name)
             is_half_done = not desired.is_applied and name in differences.changed
             if state is None or state.state in _TO_START or is_half_done:
@@ -367,8 +339,8 @@ class Keeper:
             elif not desired.is_applied:
                 with self._told(name, "runs, and that cannot be recorded"), self._locked(name):
                     # Unless a concurrent PUT already applied it.
-                    if self._desired_units.get(name) is desired:
-                        self._mark_applied(name)
+                    if self._units.desired(name) is desired:
+                        self._units.mark_applied(name)
         return to_start
 
     @contextmanager
@@ -382,18 +354,19 @@ class Keeper:
 
     def _stop_if_forgotten(self, name: str) -> None:
         with self._locked(name):
-            if name not in self._units:
+            if self._units.find(name) is None:
                 logger.warning("stopping %s, which is no longer a unit of this host", name)
                 self._stop_forgotten(name)
 
     def start_again(self, name: str) -> bool:
         """Starts a unit that `recover_changes` returned; False if it was deleted or cannot be started."""
         with self._told(name, "cannot be started again"), self._locked(name):
-            if name not in self._units:
+            desired = self._units.desired(name)
+            if desired is None:
                 return False
             state = self._supervisor.states().get(name)
             # A concurrent PUT may have applied it already.
-            if state is None or not state.is_running or not self._desired_units[name].is_applied:
+            if state is None or not state.is_running or not desired.is_applied:
                 logger.info("starting %s again", name)
                 self._apply(name)
             return True
