@@ -17,6 +17,7 @@ from headrace.cli.audit_repair import HourOption, StoreOption, TopicArgument, ho
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, out, plain, print_json
 from headrace.cli.values import parse_span_ms
+from headrace.process.text import counted
 
 
 def dedupe(
@@ -72,7 +73,7 @@ def dedupe(
     else:
         for result in results:
             if result.removed:
-                out.print(f"{hour_name(result.hour_ms)}: removed {result.removed:,} rows")
+                out.print(f"{hour_name(result.hour_ms)}: removed {counted(result.removed, 'row')}")
         print_report(report, out, empty=f"no tier has reported anything about these hours of {plain(topic)}")
     if code := exit_code_of(report.status):
         raise typer.Exit(code)

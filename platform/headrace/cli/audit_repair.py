@@ -218,12 +218,13 @@ def _print_plan(steps: _Steps, topic: str, *, json: bool) -> None:
         services = sorted({e.service for e in planned.fresh} | {e.service for e in planned.begun})
         again = f", {begun:,} of them begun by an earlier run" if begun else ""
         out.print(
-            f"bring  {events + begun:,} events of {plain(topic)} from the spools of "
+            f"bring  {counted(events + begun, 'event')} of {plain(topic)} from the spools of "
             f"{plain(', '.join(services))} into {plain(verdict.datacenter)}'s log{again}"
         )
     if steps.resent or steps.unloaded:
         out.print(
-            f"load   {steps.resent + steps.unloaded:,} events into HDFS, once the analysis cluster has them"
+            f"load   {counted(steps.resent + steps.unloaded, 'event')} into HDFS, once the analysis cluster "
+            "has them"
         )
     for line in (line for each in steps.takings for line in each.lines(topic)):
         out.print(f"take   {plain(line)}")
@@ -268,7 +269,9 @@ def _refill(store: AuditStore, topic: str, hours: Iterable[int], *, quiet: bool)
         results = api.refill_topic_hours(session, options, topic, hours)
     for result in results if not quiet else ():
         done = (
-            f"{result.rows:,} rows are there again" if result.sequence is not None else "nothing was missing"
+            f"{counted(result.rows, 'row')} there again"
+            if result.sequence is not None
+            else "nothing was missing"
         )
         out.print(f"refilled {hour_name(result.hour_ms)}: {plain(result.problem or done)}")
     # The audit's report has what the last verification found.
@@ -291,7 +294,7 @@ def _load(store: AuditStore, topic: str, hours_ms: Sequence[int], wait_s: float,
     with spark(f"load {topic}", quiet=quiet) as session:
         (result,) = api.load_topics(session, warehouse_with(topic, store), [topic])
     if not quiet:
-        out.print(f"loaded {result.rows:,} rows into HDFS")
+        out.print(f"loaded {counted(result.rows, 'row')} into HDFS")
     wait_until(lambda: judged(store, topic, hours_ms), lambda found: not waits(found), wait_s)
 
 

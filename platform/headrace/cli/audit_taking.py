@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 from headrace.cli.context import context
 from headrace.cli.output import out, plain
+from headrace.process.text import counted
 
 
 class Taking(NamedTuple):
@@ -86,7 +87,8 @@ def take(store: AuditStore, topic: str, takings: Sequence[Taking], *, quiet: boo
         for taking in takings:
             results = api.take_topic_ranges(session, options, topic, taking.source, taking.ranges)
             for result in results if not quiet else ():
-                done = f"{result.rows:,} rows" if result.sequence is not None else "nothing was left to take"
+                is_done = result.sequence is not None
+                done = counted(result.rows, "row") if is_done else "nothing was left to take"
                 if result.dead_lettered:
                     done += f", {result.dead_lettered:,} could not be decoded"
                 out.print(

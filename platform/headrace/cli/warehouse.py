@@ -17,6 +17,7 @@ from headrace.cli.context import context
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, in_bytes, out, print_json, print_table
 from headrace.cli.values import parse_span_ms, parse_time_ms
+from headrace.process.text import counted
 from headrace.warehouse.options import DEFAULT_ROOT
 
 if TYPE_CHECKING:
@@ -161,7 +162,9 @@ def ls(
             [(hour.hour, *_shown([hour]), _seal(hour)) for hour in hours],
             empty=f"{topic} has no hours of this time",
         )
-        out.print(f"{_sums(hours)['rows']:,} rows in {options.url(f'{options.root}/{topic}/hourly')}")
+        out.print(
+            f"{counted(_sums(hours)['rows'], 'row')} in {options.url(f'{options.root}/{topic}/hourly')}"
+        )
     if wait_s and not is_sealed(hours):
         unsealed = ", ".join(hour.hour for hour in hours if not is_sealed([hour])) or "no hour is there yet"
         raise CommandError(
@@ -293,13 +296,14 @@ def load(
             continue
         dead = f", {result.dead_lettered:,} could not be decoded" if result.dead_lettered else ""
         out.print(
-            f"{result.topic}: load {result.sequence} added {result.rows:,} rows to {len(result.hours)} "
-            f"hours, {result.files} files, in {result.seconds:.1f} s{dead}"
+            f"{result.topic}: load {result.sequence} added {counted(result.rows, 'row')} to "
+            f"{counted(len(result.hours), 'hour')}, {counted(result.files, 'file')}, "
+            f"in {result.seconds:.1f} s{dead}"
         )
         _print_begun(result.topic, result.begun)
         if result.doubled:
             out.print(
-                f"{result.topic}: {result.doubled:,} rows of these hours have the guid of another row; "
+                f"{result.topic}: {counted(result.doubled, 'row')} of these hours with another row's guid; "
                 "`headrace audit report` names them, `headrace audit dedupe` removes them"
             )
 

@@ -35,7 +35,7 @@ def replay(topics: TopicsArgument, root: RootOption = DEFAULT_ROOT, json: JsonOp
         return
     for result in results:
         still = f"; {result.still_dead:,} still cannot be decoded" if result.still_dead else ""
-        done = "nothing replayed" if result.sequence is None else f"{result.rows:,} rows replayed"
+        done = "nothing replayed" if result.sequence is None else f"{counted(result.rows, 'row')} replayed"
         out.print(f"{result.topic}: {done}{still}")
 
 
