@@ -36,7 +36,6 @@ from headrace.cli.topics import declare_topics
 from headrace.cli.values import parse_span_ms
 from headrace.process.clock import process_age_s
 from headrace.process.nearest import question
-from headrace.process.text import counted
 
 AGENT_ANSWER_MIN_S = 1.5
 UP_WAIT = "5m"
@@ -112,8 +111,7 @@ def up(
                 out.print(f"  [green]ready[/] {len(ready):2d}/{len(units)}  {unit.name:<24} {where}")
 
     if not json:
-        home = escape(str(here.home))
-        out.print(f"starting {counted(len(units), 'unit')}; state and logs in [bold]{home}[/]")
+        out.print(f"starting {len(units)} units; state and logs in [bold]{escape(str(here.home))}[/]")
     operate.up(
         here,
         show,
