@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +210,30 @@ def test_a_restart_that_fails_takes_the_log_offline(
     again = PartitionLog(tmp_path / "t-0")
     assert (again.start_address, again.end_address) == (0, len(first)), "as it was before"
     again.close()
+
+
+def open_files(folder: Path) -> list[Path]:
+    found = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # that of the loop
+            found.append(fd.readlink())
+    return [path for path in found if path.is_relative_to(folder)]
+
+
+def test_a_log_that_failed_keeps_no_file_open(tmp_path: Path, disk: Disk) -> None:
+    """Its error had a traceback, and that the job of the flush. As long as the log was known, and until the
+    garbage collector came, somebody seemed to write to its file, so it was not opened again.
+    """
+    log = PartitionLog(tmp_path / "t-0")
+    log.append(batch())
+    disk.faults["fdatasync"] = errno.EIO
+    gc.disable()
+    try:
+        for act in (log.close, log.flush):
+            with suppress(LogOfflineError):
+                act()
+        assert log.offline is not None
+        log.abandon()
+        assert open_files(tmp_path) == []
+    finally:
+        gc.enable()

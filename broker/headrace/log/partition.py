@@ -41,8 +41,7 @@ class PartitionLog(LogWriter):
         A crash may undo it. Waits for the disk. Raises `AddressOutOfRangeError`, `LogStorageError`.
         """
         self.commit()
-        if self.offline is not None:
-            raise self.offline
+        self.check_online()
         if address <= self.end_address and not (may_go_back and address < self.start_address):
             raise AddressOutOfRangeError(
                 f"{self.directory}: cannot restart at {address}, the log ends at {self.end_address}"
@@ -107,8 +106,7 @@ class PartitionLog(LogWriter):
 
     def flush(self) -> None:
         """Commits and fsyncs; returns when all is durable. Raises `LogStorageError`."""
-        if self.offline is not None:
-            raise self.offline
+        self.check_online()
         self.commit()
         job = self.begin_flush()
         if job is not None:

@@ -149,8 +149,7 @@ class LogWriter:
             return
         active = self._segments.active
         try:
-            if self.offline is not None:
-                raise self.offline
+            self.check_online()
             assert self.appending is None, f"{self.directory}: a thread is appending"
             active.write(staging.buffers, self.staged_end_address - self.end_address)
         except LogStorageError as error:
@@ -181,8 +180,7 @@ class LogWriter:
         nothing else may be appended or cut.
         Raises `AddressMismatchError`, `LogOfflineError`.
         """
-        if self.offline is not None:
-            raise self.offline
+        self.check_online()
         size_bytes, active = len(batches), self._segments.active
         is_all_durable = self.flushed_address == self.staged_end_address and not self._directory_unsynced
         fits = not self.is_pristine and active.size_bytes + size_bytes <= self.config.segment_bytes
@@ -222,8 +220,7 @@ class LogWriter:
 
         Raises `LogStorageError`.
         """
-        if self.offline is not None:
-            raise self.offline
+        self.check_online()
         assert self.appending is None, f"{self.directory}: a thread is appending"
         if self._segments.active.size_bytes == 0:
             return
@@ -256,11 +253,18 @@ class LogWriter:
     def take_offline(self, problem: str) -> LogOfflineError:
         """Stops the log, since the disk's content after the flushed address is unknown.
 
-        Returns the error that every later call raises."""
+        Returns the error to raise, as every later call does. `offline` itself is never raised: by a traceback
+        it would keep the files of the calls that raised, and no log is opened again while those are open.
+        """
         if self.offline is None:
             self.offline = LogOfflineError(
                 f"{self.directory} is offline: {problem}; addresses from {self.flushed_address} on may not "
                 "be on the disk. Repair or replace the disk (see dmesg). The broker tries to open the log "
                 "again by itself, and continues after the last whole batch that the disk holds"
             )
-        return self.offline
+        return LogOfflineError(*self.offline.args)
+
+    def check_online(self) -> None:
+        """Raises `LogOfflineError` if the log is offline."""
+        if self.offline is not None:
+            raise LogOfflineError(*self.offline.args)
