@@ -90,8 +90,7 @@ class Accumulator:
         wake = is_taken = False
         try:
             with self._lock:  # alone: a signal's handler may raise between `acquire()` and a `try`
-                if self._refusal is not None:
-                    raise self._refusal
+                self.check_open()
                 if self._used_bytes > self._crowded_bytes:
                     self._wait_for_memory(BATCH_OVERHEAD_BYTES + record_bytes, block_until_s)
                 batch = self._open.get((topic, partition))
@@ -214,8 +213,7 @@ class Accumulator:
                 self._memory_freed.wait(left_s)
             finally:
                 self._waiting_count -= 1
-            if self._refusal is not None:
-                raise self._refusal
+            self.check_open()
 
     # --- called by the sender ---
 
@@ -276,7 +274,8 @@ class Accumulator:
     def check_open(self) -> None:
         """Raises the error passed to `refuse`, if it was called."""
         if self._refusal is not None:
-            raise self._refusal
+            # It is raised often: its traceback would keep the frames of all callers, and their values.
+            raise self._refusal.with_traceback(None)
 
     def take_unfinished(self) -> list[ProducerBatch]:
         """Closes every open batch; returns all unfinished ones, which `take_closed` then leaves out."""

@@ -173,7 +173,7 @@ class Consumer(Client):
         until_s = self._clock() + timeout_s
         while state.position is None:
             if state.error is not None:
-                raise state.error
+                raise state.error.with_traceback(None)  # it would grow with each call
             if self._clock() >= until_s:
                 found = obstacle(self._network, topic, partition)
                 self._check_time(until_s, f"{topic}-{partition}: no position after {timeout_s:g} s", found)

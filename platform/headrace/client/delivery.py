@@ -49,7 +49,7 @@ class DeliveryFuture:
         """
         error = self.exception(timeout)
         if error is not None:
-            raise error
+            raise error.with_traceback(None)  # of all records of the batch: each caller's frames would stay
         return self._metadata()
 
     def exception(self, timeout: float | None = None) -> ClientError | None:

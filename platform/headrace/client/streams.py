@@ -98,7 +98,7 @@ class MessageStream:
                 if (record := self._take()) is not None:
                     return record
                 if self._error is not None:
-                    raise self._error
+                    raise self._error.with_traceback(None)  # it would grow with each call
                 if self._ended or left_s <= 0:
                     return None
             news.wait(left_s)
