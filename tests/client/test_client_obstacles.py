@@ -11,7 +11,7 @@ import pytest
 from fix_broker import BrokerCluster
 from fix_client import FakeCluster, MakeProducer, StartCluster
 from fix_fake_broker import refuse
-from headrace.client import Consumer, unread
+from headrace.client import Admin, Consumer, unread
 from headrace.client.errors import DeliveryTimeoutError, MetadataTimeoutError
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode
@@ -107,3 +107,50 @@ def test_a_consumer_warns_of_a_topic_that_is_not_there(
         monkeypatch.setattr(unread, "TELL_AGAIN_S", 0.0)
         consumer.poll(1.0)
         assert len(warnings_of(caplog)) == 1, "it is read no more"
+
+
+def test_a_leader_without_news_is_no_reason_to_warn(
+    one_broker: BrokerCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for `fetch_max_wait_ms`, as it was asked to."""
+    monkeypatch.setattr(unread, "TELL_AFTER_S", 0.5)
+    with Admin(one_broker.bootstrap) as admin:
+        admin.create_topic("quiet", 1)
+    with Consumer(one_broker.bootstrap, fetch_max_wait_ms=4_000) as consumer:
+        consumer.assign([("quiet", 0)])
+        consumer.seek("quiet", 0, 0)
+        until_s = time.monotonic() + 3
+        while time.monotonic() < until_s:
+            assert consumer.poll(0.5) == []
+    assert warnings_of(caplog) == []
+
+
+def test_an_application_that_is_busy_elsewhere_is_no_reason_to_warn(
+    fake_cluster: StartCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody had asked for the partition while it was away."""
+    monkeypatch.setattr(unread, "TELL_AFTER_S", 1.0)
+    monkeypatch.setattr(unread, "AWAY_MAX_S", 0.1)
+    with Consumer(fake_cluster().bootstrap) as consumer:
+        consumer.assign([("t", 0)])
+        for _ in range(3):
+            consumer.poll(0)
+            time.sleep(2.0)
+        consumer.poll(0.5)
+    assert warnings_of(caplog) == []
+
+
+def test_one_that_polls_seldom_is_warned_all_the_same(
+    half: FakeCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unread, "TELL_AFTER_S", 0.5)
+    monkeypatch.setattr(unread, "AWAY_MAX_S", 0.1)
+    first = half.brokers[0]
+    with Consumer(f"{first.host}:{first.port}") as consumer:
+        consumer.assign([("t", 1)])
+        until_s = time.monotonic() + WAIT_S
+        while not (told := warnings_of(caplog)):
+            assert time.monotonic() < until_s
+            assert consumer.poll(0) == []
+            time.sleep(0.3)
+        assert re.search(refused_of(half), told[0])

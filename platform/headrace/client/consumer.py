@@ -286,6 +286,7 @@ class Consumer(Client):
     def _poll_until(self, until_s: float, take: Callable[[], list[_T]]) -> list[_T]:
         # A poll with records, or without a timeout, never comes to the errors below: the next one begins so.
         errors_first, self._errors_first = self._errors_first, False
+        self._fetcher.resume()
         if errors_first:
             self._raise_errors()
         while True:

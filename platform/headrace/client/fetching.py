@@ -83,7 +83,7 @@ class Fetcher:
         self._fetching: dict[int, int] = {}  # brokers with a Fetch in flight → how much they may send
         self._rotation = 0
         self._by_name = False  # the brokers take no topic ids in a Fetch
-        self._unread = Unread(network, clock)
+        self._unread = Unread(network, clock, settings.max_wait_ms / 1000)
         self._divergence = Divergence(settings.reset, self._wait, self._back_off)
 
     def assign(self, keys: list[TopicPartition]) -> None:
@@ -162,6 +162,10 @@ class Fetcher:
             has_room = free_bytes > 0 and state.buffered_bytes < state.fetch_bytes
             if state.position is None or (has_room and not state.paused):
                 yield state
+
+    def resume(self) -> None:
+        """The application reads again; nothing was sent since it did before."""
+        self._unread.resume()
 
     def begin_anew(self) -> None:
         """Gives up all that was prefetched, and requested; positions stay."""

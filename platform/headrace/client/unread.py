@@ -21,17 +21,22 @@ from headrace.client.partition_fetch import PartitionFetch
 logger = logging.getLogger(__name__)
 
 TELL_AFTER_S: Final = 10.0
-"""Restarts of brokers and elections take less."""
+"""Restarts of brokers and elections take less. A leader without news may wait for the consumer's
+`fetch_max_wait_ms` besides."""
+AWAY_MAX_S: Final = 1.0
+"""What the time between two calls of the application counts at most: nobody asks for anything then."""
 TELL_AGAIN_S: Final = 300.0
 NAMED_MAX: Final = 5
 
 
 class Unread:
-    """Since when, and why, partitions cannot be read."""
+    """Since when, and why, partitions cannot be read. `answer_max_s`: how long leaders without news wait."""
 
-    def __init__(self, network: Network, clock: Callable[[], float]) -> None:
+    def __init__(self, network: Network, clock: Callable[[], float], answer_max_s: float) -> None:
         self._network = network
         self._clock = clock
+        self._answer_max_s = answer_max_s
+        self._looked_s = clock()
         self._since_s: dict[TopicPartition, float] = {}
         self._errors: dict[TopicPartition, ClientError] = {}
         self._told: set[TopicPartition] = set()
@@ -41,7 +46,7 @@ class Unread:
         """The partition cannot be asked for, or its leader refused it with `error`."""
         if key not in self._since_s:
             self._since_s[key] = self._clock()
-            self._next_s = min(self._next_s, self._since_s[key] + TELL_AFTER_S)
+            self._next_s = min(self._next_s, self._since_s[key] + self._tell_after_s)
         if error is not None:
             self._errors[key] = error
 
@@ -54,20 +59,32 @@ class Unread:
             self._told.discard(key)
             logger.info("%s-%d can be read again", *key)
 
+    @property
+    def _tell_after_s(self) -> float:
+        return TELL_AFTER_S + self._answer_max_s
+
+    def resume(self) -> None:
+        """The application reads again: what it did since the last `tell` is not counted."""
+        away_s = self._clock() - self._looked_s - AWAY_MAX_S
+        if away_s > 0:
+            self._since_s = {key: since_s + away_s for key, since_s in self._since_s.items()}
+            self._next_s += away_s
+
     def tell(self, states: Mapping[TopicPartition, PartitionFetch]) -> None:
-        """Warns of the partitions that have been unread for `TELL_AFTER_S`, then each `TELL_AGAIN_S`. Those
+        """Warns of the partitions that have been unread for long, then each `TELL_AGAIN_S`. Those
         that are no longer assigned, or are paused, are forgotten.
         """
-        now_s = self._clock()
+        now_s = self._looked_s = self._clock()
         if now_s < self._next_s:
             return
         for key in [key for key in self._since_s if key not in states or states[key].paused]:
             del self._since_s[key]
             self._errors.pop(key, None)
             self._told.discard(key)
-        due = [key for key, since_s in self._since_s.items() if now_s - since_s >= TELL_AFTER_S]
-        waiting = [since_s for since_s in self._since_s.values() if now_s - since_s < TELL_AFTER_S]
-        self._next_s = min(waiting, default=math.inf) + TELL_AFTER_S
+        after_s = self._tell_after_s
+        due = [key for key, since_s in self._since_s.items() if now_s - since_s >= after_s]
+        waiting = [since_s for since_s in self._since_s.values() if now_s - since_s < after_s]
+        self._next_s = min(waiting, default=math.inf) + after_s
         if due:
             self._next_s = min(self._next_s, now_s + TELL_AGAIN_S)
             self._told.update(due)
