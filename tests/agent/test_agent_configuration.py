@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.agent.access import Role, Tokens
 from headrace.agent.airflow_environment import AIRFLOW_PROBE_TIMEOUT_S
 from headrace.agent.configuration import Configuration, parse_address
 from headrace.agent.desired import DesiredState, DesiredUnit
@@ -313,6 +314,20 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
         AgentStateError, match=r"cannot read .*/one.json: .* delete it and put the unit again"
     ):
         desired(tmp_path).load()
+
+
+def test_a_stolen_token_is_replaced_whatever_the_other_file_holds(tmp_path: Path) -> None:
+    """While the other one was no token, such as one that the next start makes, both of before counted."""
+    operate, read = tmp_path / "token", tmp_path / "token-read"
+    tokens = Tokens(operate, read)
+    stolen = operate.read_text().strip()
+    read.unlink()
+    fresh = tmp_path / "token.new"
+    fresh.touch(0o600)
+    fresh.write_text("n" * 40)
+    fresh.replace(operate)
+    assert tokens.role(b"Bearer " + b"n" * 40) is Role.OPERATE
+    assert tokens.role(b"Bearer " + stolen.encode()) is None
 
 
 def test_the_token_is_created_once_and_only_its_owner_can_read_it(tmp_path: Path) -> None:

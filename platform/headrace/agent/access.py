@@ -45,42 +45,41 @@ class Role(StrEnum):
 
 class Tokens:
     """The tokens of one agent: files, made if they are not there, and read again when they change. While what
-    they hold is no token, the one of before counts. Used by one thread.
+    one holds is no token, the one of before counts. Used by one thread.
     """
 
     def __init__(self, operate: Path, read: Path) -> None:
         """Raises `AgentStateError`."""
-        self._paths = operate, read
-        for path in self._paths:
+        self._paths = {Role.OPERATE: operate, Role.READ: read}
+        for path in self._paths.values():
             make_token(path)
         self._stamps = self._look()
-        self._operate, self._read = map(read_token, self._paths)
+        self._tokens = {role: read_token(path) for role, path in self._paths.items()}
 
     def role(self, header: bytes | None) -> Role | None:
         """The role of an `Authorization` header; None without a valid token."""
         self._renew()
-        if is_authorized(header, self._operate):
-            return Role.OPERATE
-        return Role.READ if is_authorized(header, self._read) else None
+        return next((role for role, token in self._tokens.items() if is_authorized(header, token)), None)
 
     def know(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Whether a request with these headers has a valid token."""
         return self.role(with_password(dict(headers).get(b"authorization"))) is not None
 
     def _renew(self) -> None:
-        stamps = self._look()
-        if stamps == self._stamps:
-            return
-        self._stamps = stamps
-        try:
-            self._operate, self._read = map(read_token, self._paths)
-        except AgentStateError as error:
-            logger.error("%s; until then the tokens of before count", error)
-        else:
-            logger.warning("the tokens were replaced: those of before count no more")
+        before, self._stamps = self._stamps, self._look()
+        for role, stamp in self._stamps.items():
+            if stamp == before[role]:
+                continue
+            path = self._paths[role]
+            try:
+                self._tokens[role] = read_token(path)
+            except AgentStateError as error:
+                logger.error("%s; until then the token of before counts", error)
+            else:
+                logger.warning("the token in %s was replaced: the one of before counts no more", path)
 
-    def _look(self) -> list[Stamp | None]:
-        return [stamp_of(path) for path in self._paths]
+    def _look(self) -> dict[Role, Stamp | None]:
+        return {role: stamp_of(path) for role, path in self._paths.items()}
 
 
 def may_see_secrets(request: Request) -> bool:
