@@ -15,7 +15,7 @@ from kio.schema.sync_group.v0.request import SyncGroupRequest
 
 from fix_broker import RawClient
 from fix_turns import MeasuredBroker, StartMeasured
-from headrace.broker.core import QUEUED_MAX_BYTES
+from headrace.broker.core import QUEUED_MAX_BYTES, ClientConnection
 from headrace.broker.groups import offset_nodes
 from headrace.broker.groups.coordinator import GroupCoordinator
 from headrace.wire.errors import ErrorCode
@@ -171,3 +171,20 @@ def test_a_name_without_an_end_is_not_read(broker: MeasuredBroker) -> None:
         with pytest.raises(EOFError):
             client.receive()
     assert broker.longest_turn_s < TURN_MAX_S
+
+
+def test_a_large_request_that_cannot_be_read_is_freed_with_its_connection(broker: MeasuredBroker) -> None:
+    """A thread reads it, and its error referred to itself: 4 MB a connection waited for the collector."""
+    body = head(15, 0) + struct.pack(">i", 2) + text(b"g") + struct.pack(">h", -5) + MUCH
+    gc.collect()
+    before = alive(ClientConnection)  # such as a member's of a group, of another test
+    gc.disable()
+    try:
+        for _ in range(10):
+            with RawClient(broker.bootstrap) as client:
+                client.send(framed(body))
+                with pytest.raises(EOFError):
+                    client.receive()
+        assert until(lambda: alive(ClientConnection) <= before)
+    finally:
+        gc.enable()

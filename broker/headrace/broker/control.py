@@ -161,11 +161,14 @@ class ControlTurns:
         """Ends the connection if its request cannot be handled."""
         try:
             call()
-        except WireError as error:
-            connection.abort(f"{type(error).__name__}: {error}")
-        except Exception:
-            logger.exception("%s: serving a request failed", connection.peer)
-            connection.abort("internal error")
+        except Exception as error:
+            if isinstance(error, WireError):
+                connection.abort(f"{type(error).__name__}: {error}")
+            else:
+                logger.exception("%s: serving a request failed", connection.peer)
+                connection.abort("internal error")
+            # A thread's error is in `call`, too: request and connection would wait for the collector.
+            error.__traceback__ = None
 
     def _wait_for_reader(self, connection: ClientConnection) -> None:
         if not self._unread:
