@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
@@ -144,6 +146,23 @@ def test_new_partitions_are_waited_for_without_a_thread(site: Site) -> None:
     site.run()
     (answer,) = answers
     assert answer["results"] == [{"name": "t", "error_code": ErrorCode.NONE, "error_message": None}]
+
+
+def test_a_request_for_which_no_thread_has_time_is_freed_at_once(site: Site) -> None:
+    """Its refusal referred to itself, so the request waited for the garbage collector."""
+    answers = site.raise_partitions(3, timeout_s=20)
+    _, done = site.jobs.pop()
+    refusal = Refused(ErrorCode.REQUEST_TIMED_OUT, "20000 jobs wait already; retry")
+    kept = weakref.ref(refusal)
+    gc.disable()
+    try:
+        done(None, refusal)
+        del done, refusal
+        site.run()
+        assert answers[0]["results"][0]["error_code"] == ErrorCode.REQUEST_TIMED_OUT
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(("timeout_s", "waits_s"), [(20, 20), (1_000_000, WHEN_MAX_S)])

@@ -276,6 +276,7 @@ class BrokerState:
             results.extend(done or ())
             if isinstance(error, Refused):
                 results.extend(step(error) for step in steps[len(results) :])
+                error.kept()  # the steps have raised it, and have it among their variables
             elif error is not None:
                 promise.resolve(error)
                 return
