@@ -96,3 +96,18 @@ def test_what_a_unit_waited_for_comes_late(keeper: Keeper, monkeypatch: pytest.M
     finally:
         ending.set()
         watch.join()
+
+
+def test_an_error_of_the_agent_ends_no_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody foresaw costs one look: without its thread a host would be watched by nobody."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("not foreseen")
+
+    with keeper_of(tmp_path, STAND_IN_KINDS) as keeper:
+        watch = Watch(keeper, threading.Event())
+        with monkeypatch.context() as patched:
+            patched.setattr(Supervisor, "states", fail)
+            patched.setattr(Keeper, "start_order", fail)
+            watch._start_given_up()
+            watch._keep_zookeepers_room()

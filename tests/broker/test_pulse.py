@@ -69,3 +69,13 @@ def test_a_broker_that_waits_for_its_disk_without_end_is_stuck_until_it_goes_on(
         answers.set()
         broker.stop()
         thread.join(60.0)
+
+
+def test_a_loop_whose_first_turn_never_ends_is_stuck() -> None:
+    now_s = 5.0
+    pulse = Pulse(lambda: now_s)
+    begun: list[object] = []
+    pulse.begin(lambda period_ms, beat: begun.append((period_ms, beat)))
+    assert begun == [(BEAT_INTERVAL_MS, pulse.beat)] and not pulse.status()["is_stuck"]
+    now_s += (BEAT_INTERVAL_MS + STUCK_MS + 1) / 1000
+    assert pulse.status()["is_stuck"]

@@ -40,7 +40,7 @@ from headrace.broker.on_demand import TopicsOnDemand
 from headrace.broker.options import Address, BrokerOptions
 from headrace.broker.partitions import Partitions
 from headrace.broker.promise import Promise
-from headrace.broker.pulse import BEAT_INTERVAL_MS, Pulse
+from headrace.broker.pulse import Pulse
 from headrace.broker.replicas.offline_news import OfflineNews
 from headrace.broker.replicas.replication import Replication
 from headrace.broker.scrubber import Scrubber
@@ -147,7 +147,7 @@ class Broker:
         self._replication.manager.when_idle(lambda: self._own_work.submit(self._register, self._registered))
         self._disk.check()
         self._loop.every(CHECK_INTERVAL_MS, self._disk.check)
-        self._loop.every(BEAT_INTERVAL_MS, self._pulse.beat)
+        self._pulse.begin(self._loop.every)
         self._scrubber.start()
         try:
             self._loop.run()

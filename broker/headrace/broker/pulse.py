@@ -16,11 +16,16 @@ STUCK_MS: Final = 10_000
 
 
 class Pulse:
-    """`beat` is called on the loop's thread, each `BEAT_INTERVAL_MS`; `status` by any."""
+    """`beat` is called on the loop's thread, each `BEAT_INTERVAL_MS` from `begin` on; `status` by any."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
         self._beat_s: float | None = None
+
+    def begin(self, every: Callable[[float, Callable[[], None]], None]) -> None:
+        """Called just before the loop turns: one whose first turn never ends is stuck, too."""
+        self.beat()
+        every(BEAT_INTERVAL_MS, self.beat)
 
     def beat(self) -> None:
         self._beat_s = self._clock_s()

@@ -89,6 +89,8 @@ class Watch:
                 self._keeper.start_again(name)
         except (SiteError, OSError) as error:
             logger.debug("what supervisord has given up is not known: %s", error)
+        except Exception:
+            logger.exception("units that supervisord has given up stay so, by an error of the agent")
 
     def _keep_zookeepers_room(self) -> None:
         """Of the units of this host; what goes wrong is for the next time."""
@@ -101,6 +103,8 @@ class Watch:
                     keep_room(directory, is_running=report.problem is None)
         except (SiteError, OSError) as error:
             logger.debug("no room is kept for ZooKeeper: %s", error)
+        except Exception:
+            logger.exception("no room is kept for ZooKeeper, by an error of the agent")
 
     def _restore(self) -> None:
         """Completes interrupted changes, then starts units in the order of their requirements.
