@@ -18,6 +18,7 @@ from headrace.audit.phrases import FORGOTTEN
 from headrace.audit.topic.avro_times import to_datetime, to_ms
 
 ACCEPTABLE: Final = (Status.LOST, Status.DUPLICATED, Status.ALTERED, Status.CORRUPT)
+_BY_NUMBERS: Final = (Status.LOST, Status.DUPLICATED, Status.UNKNOWN)
 DIGEST_CHARS: Final = 64
 FINDINGS_MAX: Final = 1_000
 """That are believed of one record."""
@@ -83,7 +84,7 @@ def digests_of(topic: str, datacenter: str, hour_ms: int, finding: Finding) -> t
 
 
 def _is_by_numbers(finding: Finding) -> bool:
-    return finding.sequences is not None and finding.status in (Status.LOST, Status.DUPLICATED)
+    return finding.sequences is not None and finding.status in _BY_NUMBERS
 
 
 def _digest(topic: str, datacenter: str, hour_ms: int, finding: Finding, *, has_addresses: bool) -> str:
