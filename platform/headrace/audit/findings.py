@@ -80,8 +80,9 @@ class Finding:
     `sequences` are (first, last), inclusive. The records lie, or should lie, between `after_address` and
     `before_address` of the partition's log (None: not known, or no end yet). `since_ms`: when the tier before
     reported them (None: not known); it is not part of the finding's identity. `path`: the file of the
-    warehouse that it is about. `about`: of something unknown that is no number of events, whose word is
-    missing, as far as the other fields do not tell; "" if that may still come.
+    warehouse that it is about. `about`: what tells it from other findings with the same values: of something
+    unknown that is no number of events, whose word is missing ("" if that may still come); of events, which
+    side has them, or whose they are.
     """
 
     status: Status

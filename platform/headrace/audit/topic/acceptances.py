@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 from headrace.audit.evidence import Acceptance
@@ -78,9 +78,10 @@ def digest_of(topic: str, datacenter: str, hour_ms: int, finding: Finding) -> st
 def digests_of(topic: str, datacenter: str, hour_ms: int, finding: Finding) -> tuple[str, ...]:
     """Returns the digest of a finding, and the one by which earlier versions accepted it."""
     found = digest_of(topic, datacenter, hour_ms, finding)
-    if not _is_by_numbers(finding):
+    if finding.status is Status.UNKNOWN or not (_is_by_numbers(finding) or finding.about):
         return (found,)
-    return found, _digest(topic, datacenter, hour_ms, finding, has_addresses=True)
+    earlier = replace(finding, about="")
+    return found, _digest(topic, datacenter, hour_ms, earlier, has_addresses=True)
 
 
 def _is_by_numbers(finding: Finding) -> bool:

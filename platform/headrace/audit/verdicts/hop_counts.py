@@ -52,6 +52,7 @@ def judge_counts(
             f"{phrases.events(logged - counted, evidence)}, are in {evidence.datacenter}'s log beyond the "
             f"{counted} that {_services(evidence, counting)} counted",
             record_count=logged - counted,
+            about="beyond the counts",
         )
 
 

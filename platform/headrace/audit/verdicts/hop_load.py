@@ -100,7 +100,7 @@ def _judge_loaded(
         if status is Status.DUPLICATED:
             status, predicate = phrases.unless_forgotten(evidence, status, predicate)
         text = f"{phrases.events(count, evidence)}, {compared.name}, {predicate}"
-        yield _finding(status, text, count, compared)
+        yield replace(_finding(status, text, count, compared), about="beyond the log")
 
 
 def _unexplained(difference: int, corrupt_count: int | None) -> int:

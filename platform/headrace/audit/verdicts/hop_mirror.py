@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from headrace.audit import phrases
@@ -216,7 +217,8 @@ def _extra(
         return  # they were handed over once, and `audit.verdicts.hop_producer` names them
     if recount is not None and not is_in_source:
         predicate = f"are in the copy only: {datacenter}'s log went back to address {recount.from_address}"
-        yield _finding(Status.LOST, f"{predicate}, because {recount.cause}", extra, evidence)
+        found = _finding(Status.LOST, f"{predicate}, because {recount.cause}", extra, evidence)
+        yield replace(found, about="beyond the log")
         return
     if is_counted:
         differs = (
@@ -231,7 +233,7 @@ def _extra(
             f"are in the copy, but {datacenter}'s auditor never reported that it counted them: "
             "is it running, and is _audit mirrored?"
         )
-    yield _finding(status, predicate, extra, evidence)
+    yield replace(_finding(status, predicate, extra, evidence), about="beyond the log")
 
 
 def _is_claimed(extra: _Difference, evidence: Evidence) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from headrace.audit import phrases
 from headrace.audit.batches.damage import NO_PRODUCER
@@ -133,7 +134,8 @@ def _unclaimed(case: Case, start: int, end: int, report: str) -> Finding:
     spans = case.spans_with(start, end)
     extent = extent_of(spans)
     predicate = f"are in {case.evidence.datacenter}'s log {report} ({phrases.addresses(*extent)})"
-    return finding_of(case, _status_of_unreported(case, spans), "from", predicate, start, end, extent)
+    found = finding_of(case, _status_of_unreported(case, spans), "from", predicate, start, end, extent)
+    return replace(found, about="beyond the reports")
 
 
 def _anonymous(case: Case) -> Finding:

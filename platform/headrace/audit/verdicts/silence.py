@@ -70,6 +70,7 @@ def _unsequenced(handover: Handover, evidence: Evidence, policy: Policy, now_ms:
         record_count=count,
         service=service,
         server=server,
+        about=f"publisher {handover.publisher}",
     )
 
 
