@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
 from fix_audit_incarnations import TIERS, log_of
 from fix_audit_world import (
     BEAT_MS,
+    BUCKET_MS,
     DC,
     HOUR_A,
     NOW_MS,
@@ -28,20 +30,27 @@ from headrace.audit.findings import MIRROR_HOP, PRODUCER_HOP, Status, Verdict
 from headrace.audit.repair.repairing import judged
 from headrace.audit.store import upkeep
 from headrace.audit.store.store import AuditStore
+from headrace.audit.times import HOUR_MS
 from headrace.audit.topic.acceptances import AcceptanceRecord, acceptable
+from headrace.audit.topic.declarations import TopicDeclaration
 from headrace.audit.topic.load_report import LoadedPartition, LoadReport
+from headrace.audit.topic.logs_read import LastRead, LogsRead
 from headrace.audit.topic.records import (
     ANALYSIS_TIER,
     DATACENTER_TIER,
     HandoverTally,
+    HeartbeatRecord,
+    PartitionPosition,
     ProducerReport,
     ReceivedRecord,
 )
 from headrace.audit.topic.recounts import RecountRecord, asked_by
+from headrace.coordination.declared import ANY, Change
 
 BATCHES = [Batch(0, 7, 0, index * 10, 10, HOUR_A) for index in range(6)]
 LOG = log_of(*BATCHES)
 SAID_MS = NOW_MS - 1_000
+COPY_ID = str(UUID(int=1))
 
 
 @pytest.fixture
@@ -152,3 +161,52 @@ def test_what_only_the_copy_has_is_not_covered_by_what_it_once_lacked(store: Aud
     store.fold([received(again, time_ms=BEAT_MS), *counted(ANALYSIS_TIER, LOG)])
     found = [each for each in verdict_of(store).findings if each.hop == MIRROR_HOP]
     assert [(each.status, each.sequences) for each in found] == [(Status.UNKNOWN, (30, 59))], found
+
+
+IN_LOG = ("_audit", 0)
+
+
+def beat_at(time_ms: int, datacenter: str = DC, topic: str = TOPIC) -> ReceivedRecord:
+    place = PartitionPosition(datacenter, topic, 0, 0, LOG.end, LOG.end, source_topic_id=COPY_ID)
+    beat = HeartbeatRecord(DATACENTER_TIER, time_ms, 0, 1, (place,))
+    return received(beat, time_ms=time_ms, datacenter=datacenter)._replace(log=IN_LOG)
+
+
+def test_a_publisher_that_died_stays_accepted_when_its_auditors_clock_is_set_back(store: AuditStore) -> None:
+    """Its own clock seemed to be behind, as long as the auditor's was ahead."""
+    ahead_ms, last = REPORTED_MS + HOUR_MS, received(report_of("publisher-7", BATCHES, closed=False))
+    store.fold(everything_reported(BATCHES, {0: LOG})[1:])
+    for each in (beat_at(ahead_ms), last._replace(log=IN_LOG), beat_at(ahead_ms + 10_000)):
+        store.fold([each])
+    assert "never closed" in verdict_of(store).findings[0].text
+    assert accept_unknown(store).status is Status.COMPLETE
+    store.fold([beat_at(REPORTED_MS + 20_000)])
+    assert verdict_of(store).status is Status.COMPLETE
+
+
+def test_a_deleted_audit_topic_stays_accepted_when_the_present_one_is_heard(store: AuditStore) -> None:
+    heard_ms, seen_ms = HOUR_A + BUCKET_MS, HOUR_A + 2 * BUCKET_MS
+    old, new = ({IN_LOG: LastRead(name, 8, "")} for name in ("old", "new"))
+    store.fold(everything_reported(BATCHES, {0: LOG}))
+    store.fold([beat_at(heard_ms)], {IN_LOG: 9}, logs=LogsRead(old), seen_ms=heard_ms)
+    store.fold([], {IN_LOG: 9}, logs=LogsRead(new), seen_ms=seen_ms)
+    assert "was deleted and made again" in verdict_of(store).findings[0].text
+    assert accept_unknown(store).status is Status.COMPLETE
+    store.fold([beat_at(heard_ms + 60_000)], {IN_LOG: 20}, logs=LogsRead(new), seen_ms=seen_ms)
+    assert verdict_of(store).status is Status.COMPLETE
+
+
+def test_a_deleted_topic_stays_accepted_when_its_auditors_clock_turns_out_to_be_ahead(
+    store: AuditStore,
+) -> None:
+    last_ms = HOUR_A + BUCKET_MS
+    beat = beat_at(last_ms)
+    deleted = TopicDeclaration(TOPIC, COPY_ID, (Change(ANY),), deleted=True)
+    store.fold([beat, received(TopicDeclaration(TOPIC, COPY_ID, (Change(ANY),)), time_ms=HOUR_A)])
+    store.fold([received(deleted, time_ms=last_ms + 60_000)], seen_ms=NOW_MS)
+    tally = replace(LOG.tally(DATACENTER_TIER, 0, 0, 1), topic_id=COPY_ID)
+    store.fold([received(tally, time_ms=last_ms)], seen_ms=NOW_MS)
+    before = [each.about for each in verdict_of(store).findings if "was deleted" in each.text]
+    store.fold([beat_at(NOW_MS + HOUR_MS, topic="other")], seen_ms=NOW_MS)
+    after = [each.about for each in verdict_of(store).findings if "was deleted" in each.text]
+    assert before == after and len(before) == 1

@@ -66,7 +66,7 @@ class PublisherState(NamedTuple):
 
     `counts_only`: it does not know sequence numbers, so its events are compared with the log by count.
     `skew_ms`: by how much its clock is ahead (`audit.store.clocks`); all times of it here are put right by
-    that.
+    that. `report_number`: that of its newest report.
     """
 
     service: str
@@ -76,6 +76,7 @@ class PublisherState(NamedTuple):
     closed: bool
     counts_only: bool = False
     skew_ms: int = 0
+    report_number: int = 0
 
 
 class Heartbeat(NamedTuple):

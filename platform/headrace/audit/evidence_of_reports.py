@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 class LostLog(NamedTuple):
     """A log of an audit topic that was deleted, with what nobody had read of it: said from `from_ms` to
-    `until_ms`, by the auditor's clock.
+    `until_ms`, by the auditor's clock. `topic_id`: of the deleted topic.
     """
 
     topic: str
     partition: int
     from_ms: int
     until_ms: int
+    topic_id: str = ""
 
 
 class MissingReport(NamedTuple):

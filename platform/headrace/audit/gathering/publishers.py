@@ -64,6 +64,7 @@ def publishers(connection: Connection, datacenter: str) -> dict[str, PublisherSt
             row.closed,
             row.publisher in counts_only,
             skews[datacenter, row.publisher],
+            row.report_number,
         )
         for row in connection.execute(select(table).where(table.c.datacenter == datacenter))
     }

@@ -103,7 +103,7 @@ def _vanished_publishers(evidence: Evidence, policy: Policy, now_ms: int) -> Ite
                 + (_if_gone(publisher.server, evidence) if silent_ms >= GONE_MS else ""),
                 service=publisher.service,
                 server=publisher.server,
-                about=f"publisher {name}, silent since {publisher.last_ms}",
+                about=f"publisher {name}, silent since its report {publisher.report_number}",
             )
 
 
@@ -160,7 +160,7 @@ def _lost_logs(evidence: Evidence, policy: Policy) -> Iterator[Finding]:
             f"and made again: what they said from {phrases.instant(lost.from_ms)} to "
             f"{phrases.instant(lost.until_ms)} is lost, so it is not known how many more events of "
             f"{evidence.topic}, {phrases.hour(evidence.hour_ms)}, they accepted",
-            about=f"log of {lost.topic}-{lost.partition}, {lost.from_ms} to {lost.until_ms}",
+            about=f"log of {lost.topic}-{lost.partition}, of the topic with id {lost.topic_id}",
         )
 
 
@@ -260,7 +260,7 @@ def _uncounted_end(evidence: Evidence, deleted_ms: int, last_ms: int) -> Finding
         f"{evidence.topic} was deleted in {evidence.datacenter} (seen at {phrases.instant(deleted_ms)}). Its "
         f"auditor had counted the topic last at {phrases.instant(last_ms)}: it is not known what came then, "
         f"of {phrases.hour(evidence.hour_ms)}",
-        about=f"end of {evidence.topic}, counted last at {last_ms}",
+        about=f"end of {evidence.topic}, counted last at {last_ms + evidence.ahead_ms}",
     )
 
 
