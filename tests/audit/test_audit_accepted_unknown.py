@@ -210,3 +210,36 @@ def test_a_deleted_topic_stays_accepted_when_its_auditors_clock_turns_out_to_be_
     store.fold([beat_at(NOW_MS + HOUR_MS, topic="other")], seen_ms=NOW_MS)
     after = [each.about for each in verdict_of(store).findings if "was deleted" in each.text]
     assert before == after and len(before) == 1
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_what_nobody_will_count_any_more_of_a_deleted_topic_can_be_accepted(
+    store: AuditStore, partitions: int
+) -> None:
+    """A datacenter is gone whose auditor lagged in one partition, or could not read it. The hour waited for
+    that auditor, and was never sealed.
+    """
+    last_ms = HOUR_A + BUCKET_MS
+    lags = PartitionPosition(DC, TOPIC, 0, 0, LOG.cuts[4], LOG.end, source_topic_id=COPY_ID)
+    other = PartitionPosition(DC, TOPIC, 1, 1, 0, 0, source_topic_id=COPY_ID)
+    told: list[tuple[int, object]] = [
+        (HOUR_A, TopicDeclaration(TOPIC, COPY_ID, (Change(ANY),))),
+        (last_ms, replace(LOG.tally(DATACENTER_TIER, 0, 0, 4), topic_id=COPY_ID)),
+        (last_ms, HeartbeatRecord(DATACENTER_TIER, 1, 0, 1, (lags,))),
+        (HOUR_A + 2 * HOUR_MS, HeartbeatRecord(DATACENTER_TIER, 2, 0, 1, (other,) * (partitions - 1))),
+    ]
+    store.fold([received(each, time_ms=time_ms) for time_ms, each in told])
+
+    def standing() -> list[str]:
+        return [each.text for each in verdict_of(store).findings if each.hop == PRODUCER_HOP]
+
+    assert standing()
+    accept_unknown(store)
+    assert standing(), "its auditor may come back"
+    store.fold([received(TopicDeclaration(TOPIC, COPY_ID, (), deleted=True), time_ms=HOUR_A + 3 * HOUR_MS)])
+    assert standing()
+    accept_unknown(store)
+    assert standing() == []
+    # It comes back, after all.
+    store.fold([received(HeartbeatRecord(DATACENTER_TIER, 3, 0, 1, (lags,)), time_ms=HOUR_A + 4 * HOUR_MS)])
+    assert len(standing()) == 1

@@ -260,7 +260,7 @@ def _uncounted_end(evidence: Evidence, deleted_ms: int, last_ms: int) -> Finding
         f"{evidence.topic} was deleted in {evidence.datacenter} (seen at {phrases.instant(deleted_ms)}). Its "
         f"auditor had counted the topic last at {phrases.instant(last_ms)}: it is not known what came then, "
         f"of {phrases.hour(evidence.hour_ms)}",
-        about=f"end of {evidence.topic}, counted last at {last_ms + evidence.ahead_ms}",
+        about=_about_end(evidence, last_ms),
     )
 
 
@@ -279,6 +279,7 @@ def _unread_logs(
             f"{phrases.instant(at_ms)}, so it is not known what it holds of "
             f"{phrases.hour(evidence.hour_ms)}; has it a leader?",
             partition=partition,
+            about=_about_end(evidence, at_ms),
         )
 
 
@@ -304,4 +305,12 @@ def _lagging_auditor(evidence: Evidence, policy: Policy, now_ms: int) -> Iterato
             partition=partition,
             after_address=beat.counted_to_address,
             before_address=beat.end_address,
+            about=_about_end(evidence, beat.at_ms - evidence.ahead_ms),
         )
+
+
+def _about_end(evidence: Evidence, last_ms: int) -> str:
+    """Returns what nobody will count any more; "" while the topic is there. `last_ms`: see `ahead_ms`."""
+    if evidence.deleted_ms is None:
+        return ""
+    return f"end of {evidence.topic}, counted last at {last_ms + evidence.ahead_ms}"
