@@ -31,6 +31,7 @@ from headrace.audit.gathering.topics import deletions_of
 from headrace.audit.report.report import is_complete, report
 from headrace.audit.report.settled import Keeper
 from headrace.audit.store.store import AuditStore
+from headrace.audit.store.upkeep import present_ms
 from headrace.audit.times import HOUR_MS
 from headrace.audit.topic.declarations import TopicDeclaration
 from headrace.audit.topic.possible import ImpossibleRecordError
@@ -102,6 +103,18 @@ def test_hours_after_the_deletion_are_sealed() -> None:
     assert silent.keys() == {0, 1, 2}, "nobody says that it was deleted: its auditor is silent"
     assert "is it running" in silent[1][0]
     assert of_east([declaration, counted_in_east(), deleted()]) == {}
+
+
+def test_the_store_goes_on_to_forget_once_the_only_other_datacenter_has_ended() -> None:
+    """Its auditor's last heartbeat is no clock: by that, no hour was ever old again, and the store grew."""
+    store = AuditStore("sqlite://")
+    store.fold([declared(REPORTING, at_ms=BEFORE_MS - HOUR_MS), counted_in_east()])
+    assert present_ms(store, NOW_MS, "analysis") == BEFORE_MS
+    store.fold([deleted()])
+    assert present_ms(store, NOW_MS, "analysis") == NOW_MS
+    store.fold([counted_in_east(BEFORE_MS + 2 * MINUTE_MS)])
+    assert present_ms(store, NOW_MS, "analysis") == BEFORE_MS + 2 * MINUTE_MS, "it speaks again"
+    store.close()
 
 
 def test_what_was_not_counted_of_a_topic_whose_producers_need_not_report_is_unknown() -> None:

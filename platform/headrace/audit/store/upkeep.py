@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, exists, func, insert, select, update
 
 from headrace.audit.batches.tally import BUCKET_DEFAULT_MS, RunningTally, Span
 from headrace.audit.store import kept, load_tables, measured_tables, tables
@@ -67,10 +67,16 @@ def forget(store: AuditStore, before_ms: int) -> int:
 def present_ms(store: AuditStore, own_ms: int, own_datacenter: str) -> int:
     """Returns the earlier of two clocks, `own_ms` and that of the newest heartbeat of another datacenter's
     auditor about its own logs: one clock that is ahead makes nothing old. `own_ms` where there is no other.
+
+    A topic that was deleted, or whose datacenter has ended, gets no more heartbeats: its last one is no clock.
     """
-    beats = tables.beats
+    beats, said = tables.beats, tables.declarations
+    is_deleted = exists().where(
+        *(said.c[name] == beats.c[name] for name in ("datacenter", "topic", "topic_id")),
+        said.c.deleted_ms >= beats.c.at_ms,
+    )
     others = select(func.max(beats.c.at_ms)).where(
-        beats.c.tier == DATACENTER_TIER, beats.c.datacenter != own_datacenter
+        beats.c.tier == DATACENTER_TIER, beats.c.datacenter != own_datacenter, ~is_deleted
     )
     with store.reading() as connection:
         heard_ms: int | None = connection.execute(others).scalar()
