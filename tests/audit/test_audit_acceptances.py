@@ -157,7 +157,7 @@ def test_what_a_host_that_is_gone_never_reported_is_accepted_as_unknown() -> Non
     assert not is_complete(store, TOPIC, HOUR_A, now_ms=early_ms).complete
     ((_, verdict),) = judged(store, TOPIC, [HOUR_A], now_ms=NOW_MS)
     (finding,) = verdict.findings
-    command = f"`headrace audit accept {TOPIC} --hour 2015-05-17T11:00 --unknown`"
+    command = f"`headrace audit accept {TOPIC} --hour 2015-05-17T11:00 --unknown --reason …`"
     assert finding.text.endswith(f". If host-1 is gone for good: {command}")
     assert acceptable(verdict) == {} and list(acceptable(verdict, unknown=True).values()) == [finding]
     assert said_of(store, verdict.findings) == ((), (finding,)), "the sentence is not in the digest"

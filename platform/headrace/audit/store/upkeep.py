@@ -68,7 +68,7 @@ def present_ms(store: AuditStore, own_ms: int, own_datacenter: str) -> int:
     """Returns the earlier of two clocks, `own_ms` and that of the newest heartbeat of another datacenter's
     auditor about its own logs: one clock that is ahead makes nothing old. `own_ms` where there is no other.
 
-    A topic that was deleted, or whose datacenter has ended, gets no more heartbeats: its last one is no clock.
+    A topic that was deleted, or whose datacenter has ended, gets no more heartbeats: the last is no clock.
     """
     beats, said = tables.beats, tables.declarations
     is_deleted = exists().where(

@@ -111,7 +111,8 @@ def _if_gone(server: str, evidence: Evidence) -> str:
     if not is_named(evidence.hour_ms):
         return ""
     topic, hour = evidence.topic, phrases.hour(evidence.hour_ms).replace(" ", "T")
-    return f". If {server} is gone for good: `headrace audit accept {topic} --hour {hour} --unknown`"
+    command = f"headrace audit accept {topic} --hour {hour} --unknown --reason …"
+    return f". If {server} is gone for good: `{command}`"
 
 
 def may_have_stopped_in(evidence: Evidence, publisher: PublisherState) -> bool:
