@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from fix_audit_incarnations import TIERS, log_of
+from fix_audit_incarnations import TIERS, log_of, said
 from fix_audit_world import (
     BEAT_MS,
     BUCKET_MS,
@@ -26,7 +26,7 @@ from fix_audit_world import (
     received,
     report_of,
 )
-from headrace.audit.findings import MIRROR_HOP, PRODUCER_HOP, Status, Verdict
+from headrace.audit.findings import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Status, Verdict
 from headrace.audit.repair.repairing import judged
 from headrace.audit.store import upkeep
 from headrace.audit.store.store import AuditStore
@@ -243,3 +243,18 @@ def test_what_nobody_will_count_any_more_of_a_deleted_topic_can_be_accepted(
     # It comes back, after all.
     store.fold([received(HeartbeatRecord(DATACENTER_TIER, 3, 0, 1, (lags,)), time_ms=HOUR_A + 4 * HOUR_MS)])
     assert len(standing()) == 1
+
+
+def test_as_many_events_in_a_topic_that_was_made_again_are_not_covered(store: AuditStore) -> None:
+    """The same file was published again, by a producer without an id: to the same addresses."""
+    log = log_of(Batch(0, -1, -1, -1, 10, HOUR_A))
+    store.fold(said(log, "first", REPORTED_MS))
+    accept_unknown(store)
+    store.fold(said(log, "second", BEAT_MS))
+    (found,) = (each for each in verdict_of(store).findings if each.hop == PRODUCER_HOP)
+    assert found.record_count == 10 and len(verdict_of(store).accepted) == 1
+    verdict = accept_unknown(store)
+    assert len(verdict.accepted) == 2 and all(each.hop == LOAD_HOP for each in verdict.findings)
+    store.fold(said(log, "third", BEAT_MS + HOUR_MS))
+    later = {each.finding.about for each in verdict_of(store).accepted}
+    assert later == {each.finding.about for each in verdict.accepted}, "what was accepted stays so"

@@ -70,6 +70,13 @@ def tally_missing(whose: str, low: int, high: int) -> str:
     return f"a tally of {whose} {TALLY_MISSING} addresses {low} to {high} is counted"
 
 
+def of_topic(about: str, evidence: Evidence) -> str:
+    """Returns what a finding at addresses of a log is about, with the id of its topic: the addresses of one
+    that is made again under its name begin at 0 again.
+    """
+    return f"{about} of the topic with id {evidence.topic_id}" if evidence.topic_id else about
+
+
 def unless_forgotten(evidence: Evidence, status: Status, predicate: str) -> tuple[Status, str]:
     """Returns what a comparison of counts says; of an hour that the store has forgotten it proves nothing."""
     if not evidence.is_forgotten:

@@ -80,7 +80,7 @@ def _as_many_others(partition: int, evidence: Evidence) -> Iterator[Finding]:
         partition=partition,
         after_address=low,
         before_address=high,
-        about="as many others",
+        about=phrases.of_topic("as many others", evidence),
     )
 
 

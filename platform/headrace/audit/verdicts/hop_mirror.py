@@ -218,7 +218,7 @@ def _extra(
     if recount is not None and not is_in_source:
         predicate = f"are in the copy only: {datacenter}'s log went back to address {recount.from_address}"
         found = _finding(Status.LOST, f"{predicate}, because {recount.cause}", extra, evidence)
-        yield replace(found, about="beyond the log")
+        yield replace(found, about=f"{found.about} beyond the log".strip())
         return
     if is_counted:
         differs = (
@@ -233,7 +233,8 @@ def _extra(
             f"are in the copy, but {datacenter}'s auditor never reported that it counted them: "
             "is it running, and is _audit mirrored?"
         )
-    yield replace(_finding(status, predicate, extra, evidence), about="beyond the log")
+    found = _finding(status, predicate, extra, evidence)
+    yield replace(found, about=f"{found.about} beyond the log".strip())
 
 
 def _is_claimed(extra: _Difference, evidence: Evidence) -> bool:
@@ -274,6 +275,7 @@ def _finding(status: Status, predicate: str, difference: _Difference, evidence: 
         after_address=low,
         before_address=high,
         since_ms=difference.counted_ms,
+        about="" if sequences else phrases.of_topic("events", evidence),
     )
 
 

@@ -151,6 +151,7 @@ def _anonymous(case: Case) -> Finding:
         partition=case.identity.partition,
         after_address=extent[0],
         before_address=extent[1],
+        about=phrases.of_topic("events", case.evidence),
     )
 
 

@@ -32,7 +32,8 @@ def judge_silence(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[F
     yield from _silent_publishers(evidence, policy, now_ms)
     for partition, place in sorted(evidence.partitions.items()):
         for problem in place.contradictions:
-            yield Finding(Status.UNKNOWN, PRODUCER_HOP, problem, partition=partition, about=problem)
+            about = phrases.of_topic(problem, evidence)
+            yield Finding(Status.UNKNOWN, PRODUCER_HOP, problem, partition=partition, about=about)
         yield from _missing_tallies(partition, place.datacenter, evidence, policy, now_ms)
         yield from _uncounted_gaps(partition, place, evidence)
     if not evidence.is_deleted and not evidence.is_after_deletion:
@@ -191,7 +192,7 @@ def _missing_tallies(
             partition=partition,
             after_address=low,
             before_address=high,
-            about="tally",
+            about=phrases.of_topic("tally", evidence),
         )
 
 
@@ -216,7 +217,7 @@ def _uncounted_gaps(partition: int, place: PartitionEvidence, evidence: Evidence
                 partition=partition,
                 after_address=low,
                 before_address=high,
-                about=gap.cause,
+                about=phrases.of_topic(gap.cause, evidence),
             )
 
 
@@ -314,4 +315,5 @@ def _about_end(evidence: Evidence, last_ms: int) -> str:
     """Returns what nobody will count any more; "" while the topic is there. `last_ms`: see `ahead_ms`."""
     if evidence.deleted_ms is None:
         return ""
-    return f"end of {evidence.topic}, counted last at {last_ms + evidence.ahead_ms}"
+    end = f"end of {evidence.topic}, counted last at {last_ms + evidence.ahead_ms}"
+    return phrases.of_topic(end, evidence)
