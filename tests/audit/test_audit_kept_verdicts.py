@@ -159,7 +159,8 @@ def loads(draw: st.DrawFn) -> object:
     parts = (LoadedPartition(partition, *consumed, rows, from_source),)
     gaps = (AcceptedGapRecord(partition, *consumed, "skipped"),) if draw(st.booleans()) else ()
     where = draw(st.sampled_from((WAREHOUSE, WAREHOUSE, "hdfs://other")))
-    return LoadReport(where, TOPIC, draw(st.integers(2, 5)), REPORTED_MS + draw(numbers), parts, gaps)
+    committed_ms = REPORTED_MS + draw(st.integers(-1, 2))
+    return LoadReport(where, TOPIC, draw(st.integers(0, 5)), committed_ms, parts, gaps, topic_id=draw(ids))
 
 
 @st.composite
@@ -196,6 +197,7 @@ def others(draw: st.DrawFn) -> object:
                 GapRecord(tier, datacenter, TOPIC, partition, low, high, "deleted", False, topic_id),
                 RecountRecord(tier, datacenter, TOPIC, partition, partition, low, high, cause, topic_id),
                 TopicDeclaration(TOPIC, topic_id, (Change(draw(st.sampled_from((ANY, REPORTING)))),)),
+                TopicDeclaration(TOPIC, topic_id, (), deleted=True),
                 VerifiedRecord(WAREHOUSE, TOPIC, "all", 3, 90, 0, ()),
                 VerifiedRecord(WAREHOUSE, TOPIC, "all", 3, 90, 1, (problem,)),
                 DoubledRecord(WAREHOUSE, TOPIC, hour_ms, 0, (run,)),
@@ -214,13 +216,16 @@ told = st.builds(
     st.sampled_from((None, ("_audit", 0))),
 )
 steps = st.one_of(
-    told, told, st.lists(told, min_size=2, max_size=4), st.sampled_from(("keep", "merge", "accept"))
+    told,
+    told,
+    st.lists(told, min_size=2, max_size=4),
+    st.sampled_from(("keep", "merge", "forget", "accept", "accept unknown")),
 )
 
 
-def accept_all(store: AuditStore) -> None:
+def accept_all(store: AuditStore, *, unknown: bool = False) -> None:
     for verdict in report(store, now_ms=NOW_MS).verdicts:
-        if found := acceptable(verdict):
+        if found := acceptable(verdict, unknown=unknown):
             texts = tuple(each.text for each in found.values())
             said = AcceptanceRecord(verdict.topic, verdict.hour_ms, tuple(found), texts, "me@host", "gone")
             store.fold([received(said, time_ms=NOW_MS)])
@@ -239,8 +244,10 @@ def test_what_is_kept_is_what_a_fresh_judgement_says_after_any_records(
                 keep(store)
             elif step == "merge":
                 upkeep.merge(store, NOW_MS)
-            elif step == "accept":
-                accept_all(store)
+            elif step == "forget":
+                upkeep.forget(store, REPORTED_MS + 30_000)
+            elif step in ("accept", "accept unknown"):
+                accept_all(store, unknown=step != "accept")
             else:
                 store.fold(step if isinstance(step, list) else [step])  # type: ignore[list-item]
             assert_fresh(store)
