@@ -16,7 +16,7 @@ from fix_audit_world import (
 )
 from fix_memory_hdfs import MemoryHdfs
 from fix_parquet import parquet_of
-from headrace.airflow.proofs import proofs_of
+from headrace.airflow.proofs import FORGOTTEN, proofs_of, undecided
 from headrace.audit.store import upkeep
 from headrace.audit.store.store import AuditStore
 from headrace.process.clock import now_ms
@@ -82,3 +82,30 @@ def test_an_hour_that_lost_events_is_not_sealed_once_the_audit_has_forgotten_it(
     (proof,) = proofs_of(url, TOPIC, [HOUR])
     with pytest.raises(NotSealedError, match="the loads counted 80 rows of this hour, and the proof says 0"):
         seal_in(log, {HOUR_A: proof.proof_document})
+
+
+@pytest.mark.parametrize("had_seal", [False, True])
+def test_a_late_event_proves_nothing_of_an_hour_that_the_audit_has_forgotten(
+    tmp_path: Path, had_seal: bool
+) -> None:
+    """One that had lost all of its events, and was never sealed, was complete by one late event."""
+    url, log = f"sqlite:///{tmp_path}/audit.db", CommitLog(MemoryHdfs(), PATHS)
+    first, late = (Batch(0, 7, 0, number, 10, HOUR_A) for number in (0, 10))
+    if had_seal:
+        load(log, 10)
+        seal_in(log, {HOUR_A: {"counts": {"west": {"warehouse": 10}}, "judged_ms": HOUR_A}})
+    with contextlib.closing(AuditStore(url)) as store:
+        store.fold(everything_reported([first], {0: PartitionBytes()}))
+        assert upkeep.forget(store, now_ms()) >= 1
+        bytes_of = PartitionBytes()
+        bytes_of.append(late.encode())
+        store.fold(everything_reported([late], {0: bytes_of}, load=load_of({0: bytes_of}, sequence=1)))
+    load(log, 10)
+    (proof,) = proofs_of(url, TOPIC, [HOUR])
+    assert (proof.status, proof.may_be_sealed(1.0)) == (FORGOTTEN, False), proof
+    assert "the audit has forgotten what it had before" in proof.problem_text and not undecided([proof])
+    if had_seal:
+        assert seal_in(log, {HOUR_A: proof.proof_document})[HOUR_A].rows == 20
+    else:
+        with pytest.raises(NotSealedError, match="and no seal vouches for that"):
+            seal_in(log, {HOUR_A: proof.proof_document})

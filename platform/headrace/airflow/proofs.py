@@ -21,8 +21,12 @@ HOURS_SHOWN_MAX: Final = 10
 PROBLEMS_SHOWN_MAX: Final = 5
 PROBLEMS_KEPT_MAX: Final = 100
 """Of an hour, in its document: an XCom has the documents of a day, and an outage may have thousands."""
+FORGOTTEN: Final = "forgotten"
+"""The status of an hour whose late events are complete, and of which the audit has forgotten the others: an
+earlier seal alone vouches for them, so the seal decides."""
 # Statuses that may still change.
 _UNDECIDED: Final = frozenset({Status.PENDING, Status.UNKNOWN})
+_FORGOTTEN_TEXT: Final = "the audit has forgotten what it had before these late events, which are complete"
 # The fields of `Proof` in XComs and trigger events.
 _JSON_KEYS: Final = ("topic", "hour", "status", "handed_over", "arrived", "words", "full", "missing")
 # Corrupt events are a loss, too.
@@ -32,8 +36,8 @@ _LOSSES: Final = frozenset({Status.LOST, Status.CORRUPT})
 class Proof(NamedTuple):
     """The audit's verdict on one hour of a topic, over all datacenters.
 
-    `status` is the audit's status, `problem_text` its problems in one line. `handed_over` events were handed
-    to producers, or are in the log where the topic is counted from the log on; `arrived` rows are in the
+    `status` is the audit's status, or `FORGOTTEN`, `problem_text` its problems in one line. `handed_over`
+    events were handed to producers, or are in the log where the topic is counted from the log on; `arrived` rows are in the
     warehouse, duplicates included. `proof_document` is what the seal stores. `missing` events are known to be
     lost or corrupt; None if that is not all that keeps the hour from being complete.
     """
@@ -75,7 +79,7 @@ def undecided(proofs: Iterable[Proof]) -> list[Proof]:
 
 
 def refused(proofs: Iterable[Proof], completeness: float) -> list[Proof]:
-    """Returns the proofs of hours that must not be sealed."""
+    """Returns the proofs of hours that are not complete."""
     return [proof for proof in proofs if not proof.may_be_sealed(completeness)]
 
 
@@ -127,6 +131,7 @@ def _proof(hour: str, proof: HourProof, verdicts: Report) -> Proof:
     if not proof.complete and status == Status.COMPLETE:
         # No event is missing, but the audit has no proof: the hour may still change.
         status = Status.PENDING if verdicts.verdicts else Status.UNKNOWN
+    is_forgotten = proof.complete and proof.forgotten
     losses = [
         finding
         for verdict in verdicts.verdicts
@@ -137,10 +142,12 @@ def _proof(hour: str, proof: HourProof, verdicts: Report) -> Proof:
     return Proof(
         topic=proof.topic,
         hour=hour,
-        status=str(status),
+        status=FORGOTTEN if is_forgotten else str(status),
         handed_over=sum(_handed_over(proof, datacenter) for datacenter in proof.counts),
         arrived=sum(counts.warehouse for counts in proof.counts.values()),
-        problem_text="; ".join(_first(proof.problems, PROBLEMS_SHOWN_MAX)),
+        problem_text=_FORGOTTEN_TEXT
+        if is_forgotten
+        else "; ".join(_first(proof.problems, PROBLEMS_SHOWN_MAX)),
         proof_document={**proof.to_json(), "reasons": _first(proof.problems, PROBLEMS_KEPT_MAX)},
         missing=sum(finding.record_count or 0 for finding in losses) if is_loss_alone else None,
     )

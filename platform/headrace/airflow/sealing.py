@@ -17,7 +17,15 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from headrace.airflow.hook import HeadraceHook
 from headrace.airflow.hours import by_day, hour_key, hour_list, parse_hour, window
 from headrace.airflow.links import AuditReportLink
-from headrace.airflow.proofs import DELAY_DEFAULT, HOURS_SHOWN_MAX, Proof, proofs_of, refused, summary
+from headrace.airflow.proofs import (
+    DELAY_DEFAULT,
+    FORGOTTEN,
+    HOURS_SHOWN_MAX,
+    Proof,
+    proofs_of,
+    refused,
+    summary,
+)
 from headrace.audit.findings import Status
 from headrace.audit.times import is_named
 from headrace.audit.topic.declarations import FROM_LOG, FROM_LOG_TEXT
@@ -92,13 +100,13 @@ class SealHourOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         installation = HeadraceHook(self.headrace_conn_id).installation
         proofs = proofs_of(installation.audit_store, self.topic, hour_list(self.hours), delay=self.delay)
-        insufficient = refused(proofs, self.completeness)
+        insufficient = [each for each in refused(proofs, self.completeness) if each.status != FORGOTTEN]
         for proof in insufficient:
             self.log.warning("%s: not sealed: %s", self.topic, summary([proof]))
         sufficient = {
             round(parse_hour(proof.hour).timestamp() * 1000): proof
             for proof in proofs
-            if proof.may_be_sealed(self.completeness)
+            if proof.may_be_sealed(self.completeness) or proof.status == FORGOTTEN
         }
         problems: dict[int, str] = {}
         try:

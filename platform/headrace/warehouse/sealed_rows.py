@@ -22,6 +22,10 @@ FOOTER_GUESS_BYTES: Final = 32 << 10
 FORGOTTEN_AFTER_MS: Final = 7 * 24 * HOUR_MS
 """The audit may have forgotten the first rows of an hour that is older, when late ones are proven."""
 
+_FORGOTTEN: Final = (
+    "the audit has forgotten what the hour had before its late events, and no seal vouches for that"
+)
+
 
 def problem_of_rows(
     log: CommitLog, state: TableState, hour_ms: int, proof: Mapping[str, Any], sealed_to: int | None = None
@@ -36,6 +40,8 @@ def problem_of_rows(
             problem for problem in pool.map(lambda file: _problem_of_file(log.hdfs, file), files) if problem
         ]
     problem = problems[0] if problems else _problem_of_sums(log, state, hour_ms, proof, sealed_to)
+    if not problem and sealed_to is None and proof.get("forgotten") is True:
+        problem = _FORGOTTEN
     hour = f"{log.paths.topic}, {hour_name(hour_ms)}"
     return f"{hour}: {problem}; `headrace warehouse verify {log.paths.topic}` compares all" if problem else ""
 

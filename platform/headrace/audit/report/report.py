@@ -116,6 +116,8 @@ class HourProof:
     `address_ranges` are per datacenter and source partition: where the hour's records lie in the log, as
     (analysis partition or -1, first address, end address). `accepted`: findings that people have accepted.
     `load_sequence`: the newest change of the table of which the audit had heard; None without any.
+    `forgotten`: the audit has forgotten what the hour had before; `complete` is then about the late events
+    alone, and an earlier seal alone vouches for the others.
     """
 
     topic: str
@@ -128,6 +130,7 @@ class HourProof:
     counted_from: dict[str, str]
     accepted: tuple[Accepted, ...] = ()
     load_sequence: int | None = None
+    forgotten: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain data for `json.dumps`."""
@@ -142,6 +145,7 @@ class HourProof:
             "judged_ms": self.judged_ms,
             "accepted": [_accepted(each) for each in self.accepted],
             "load_sequence": self.load_sequence,
+            "forgotten": self.forgotten,
         }
 
 
@@ -263,6 +267,7 @@ def is_complete(
         origins,
         tuple(accepted),
         heard,
+        any(evidence.is_forgotten for evidence in found),
     )
 
 
