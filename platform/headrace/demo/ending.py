@@ -127,13 +127,15 @@ def _print_rows(
     """Returns whether HDFS has each published event exactly once."""
     what = "lines in the access log" if plan.access_log else "events published"
     expected = plan.line_hours - result.aside_hours if plan.access_log else result.published_hours
-    wrong = differences(expected, rows_in_hdfs)
+    older = result.brought_back_hours
+    wrong = differences(expected + older, rows_in_hdfs)
     rows = sum(rows for rows, _ in rows_in_hdfs.values())
     files = sum(load.file_count for load in result.loads)
     screen.print(
         f"Spark wrote {files:,} Parquet files in {_count(len(result.loads), 'load')}; read back by pyarrow:"
     )
-    screen.print(f"{sum(expected.values()):,} {what}, {rows:,} rows in HDFS, in {len(expected)} hours")
+    also = f", {older.total():,} of earlier runs brought back" if older else ""
+    screen.print(f"{sum(expected.values()):,} {what}{also}, {rows:,} rows in HDFS, in {len(expected)} hours")
     if aside := result.aside_hours.total():
         screen.print(f"{aside:,} lines did not parse; they are in {plan.directory}/*.unparsable.log")
     if not wrong:

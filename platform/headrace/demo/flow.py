@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from headrace.demo.access_log import HOUR_MS, count_by_hour
@@ -61,7 +61,7 @@ class FlowResult:
     """What the processes of a run have counted.
 
     `published_hours`: events by hour (Unix ms); `aside_hours`: lines that do not parse; `dropped`: the
-    batches lost on purpose.
+    batches lost on purpose; `brought_back_hours`: events of earlier runs that this run's repair brought.
     """
 
     published: int
@@ -71,6 +71,7 @@ class FlowResult:
     latencies: dict[str, Latencies]
     loads: list[DemoLoad]
     last_load: Run
+    brought_back_hours: Counter[int] = field(default_factory=Counter)
 
 
 def expected_events(plan: DemoPlan, published: Sequence[int], *, is_final: bool) -> Expected:

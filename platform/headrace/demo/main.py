@@ -7,7 +7,7 @@ from pathlib import Path
 
 from headrace.demo.ending import print_ending, print_report_of_run
 from headrace.demo.flow import run_flow
-from headrace.demo.outcome import new_findings
+from headrace.demo.outcome import brought_back, new_findings
 from headrace.demo.plan import EVENT_COUNT, PUBLISHING_S, TOPIC, make_plan
 from headrace.demo.recount import count_rows
 from headrace.demo.repairing import repair
@@ -56,6 +56,7 @@ def run_demo(
         result = replace(result, last_load=load)
         report = report_after(plan, screen, result)
         findings = new_findings(before, report)
+        result = replace(result, brought_back_hours=brought_back(before, report, result.published_hours))
         print_report_of_run(result, report, findings, screen)
     sealing = seal(plan, screen, result)
     rows = count_rows(plan.site.webhdfs_url, TOPIC, result.published_hours, start)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from headrace.audit.findings import Finding, Status
+from headrace.audit.findings import PRODUCER_HOP, Finding, Status
 from headrace.audit.report.report import Report
 from headrace.demo.latency import Latencies
 from headrace.demo.watcher import Arrival
@@ -102,3 +102,21 @@ def new_findings(before: Report, after: Report) -> list[Finding]:
         for finding in verdict.findings
         if (verdict.datacenter, verdict.hour_ms, identity(finding)) not in old
     ]
+
+
+def brought_back(before: Report, after: Report, hours_ms: Collection[int]) -> Counter[int]:
+    """Returns, by hour (Unix ms), how many events that were lost before a datacenter's log are not lost any
+    more: a repair of an hour brings all that is lost there, of earlier runs, too.
+    """
+    left = {
+        (verdict.datacenter, verdict.hour_ms, identity(finding))
+        for verdict in after.verdicts
+        for finding in verdict.findings
+    }
+    found: Counter[int] = Counter()
+    for verdict in before.verdicts:
+        for finding in verdict.findings if verdict.hour_ms in hours_ms else ():
+            is_lost = finding.status is Status.LOST and finding.hop == PRODUCER_HOP
+            if is_lost and (verdict.datacenter, verdict.hour_ms, identity(finding)) not in left:
+                found[verdict.hour_ms] += finding.record_count or 0
+    return found
