@@ -82,6 +82,36 @@ def test_what_nobody_can_say_yet_is_neither_success_nor_loss(tmp_path: Path, hea
     )
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("repair", "--hour", "2015-05-17T10"),
+        ("accept", "--hour", "2015-05-17T10", "--reason", "gone"),
+        ("accept", "--hour", "2015-05-17T10", "--reason", "gone", "--withdraw"),
+        ("recount", "--from", "2015-05-17T10", "--to", "2015-05-17T11"),
+    ],
+)
+def test_a_topic_that_is_mistyped_has_nothing_to_repair_and_is_named(
+    words: tuple[str, ...], tmp_path: Path, headrace: Headrace
+) -> None:
+    """`nothing to repair here` would be believed of the topic that was meant."""
+    url = filled(tmp_path, records(LOST))
+    wrong = headrace("audit", words[0], f"{TOPIC}s", *words[1:], "--store", url)
+    assert wrong.exit_code == ExitCode.NEGATIVE and wrong.out == ""
+    named = f"no tier has ever reported anything about a topic '{TOPIC}s'; did you mean {TOPIC!r}?"
+    assert named in wrong.err and "headrace audit report" in wrong.err
+
+
+def test_a_report_on_a_topic_that_is_mistyped_names_the_nearest(tmp_path: Path, headrace: Headrace) -> None:
+    """It goes on waiting for a topic that is new; a monitor's exit code stays."""
+    url = filled(tmp_path, records())
+    for form in ((), ("--json",)):
+        report = headrace("audit", "report", "--topic", f"{TOPIC}s", "--store", url, *form)
+        assert report.exit_code == ExitCode.UNREACHABLE
+        assert f"did you mean {TOPIC!r}?" in report.err
+    assert "did you mean" not in headrace("audit", "report", "--topic", TOPIC, "--store", url).err
+
+
 def test_a_store_that_somebody_writes_is_read(tmp_path: Path, headrace: Headrace) -> None:
     url = filled(tmp_path, records())
     writer = sqlite3.connect(tmp_path / "audit.db", isolation_level=None)

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from headrace.site.context import ContextDatacenter
 
 from headrace.cli.context import context, site
-from headrace.cli.errors import CommandError, ExitCode
+from headrace.cli.errors import CommandError, ExitCode, print_note
 from headrace.cli.output import JsonOption, out, print_json
+from headrace.cli.suggestions import did_you_mean
 from headrace.cli.values import parse_span_ms, parse_time_ms
 
 app = typer.Typer(no_args_is_help=True)
@@ -61,6 +62,8 @@ def report(
     wait_s = parse_span_ms(wait, "s", option="--wait") / 1000
     with reading(store) as opened:
         judged = wait_until_resolved(lambda: judge_all(opened, topic, from_ms, until_ms), wait_s)
+        if topic is not None and (problem := unknown_topic(opened, topic)):
+            print_note(problem)
     show(judged, json=json, empty="no tier has reported anything for these hours")
 
 
@@ -83,6 +86,24 @@ def exit_code_of(status: Status) -> ExitCode:
     if status is Status.COMPLETE:
         return ExitCode.DONE
     return ExitCode.UNREACHABLE if status in (Status.PENDING, Status.UNKNOWN) else ExitCode.NEGATIVE
+
+
+def unknown_topic(store: AuditStore, topic: str) -> str:
+    """Returns what to say of a topic on which no tier ever reported; "" of any other one."""
+    from headrace.audit.gathering.reported import topics
+
+    with store.reading() as connection:
+        known = topics(connection)
+    if topic in known:
+        return ""
+    hint = did_you_mean(topic, known, "headrace audit report")
+    return f"no tier has ever reported anything about a topic {topic!r}{hint}"
+
+
+def check_topic(store: AuditStore, topic: str) -> None:
+    """Raises `CommandError` for a topic on which no tier ever reported, such as one that is mistyped."""
+    if problem := unknown_topic(store, topic):
+        raise CommandError(problem)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from headrace.audit.store.store import AuditStore
 
-from headrace.cli.audit import publisher, reading, show
+from headrace.cli.audit import check_topic, publisher, reading, show
 from headrace.cli.audit_repair import (
     HourOption,
     StoreOption,
@@ -57,6 +57,7 @@ def accept(
         raise CommandError("--reason is empty: say why nothing more can be done", ExitCode.USAGE)
     hours_ms, wait_s = [hour_start(text) for text in hour], parse_span_ms(wait, "s", option="--wait") / 1000
     with reading(store) as opened:
+        check_topic(opened, topic)
         asked = partial(_named, opened, topic, withdraw=withdraw, unknown=unknown)
         named = {hour_ms: asked(hour_ms) for hour_ms in hours_ms}
         if not any(named.values()):

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from headrace.audit.repair.repairing import Judged
     from headrace.warehouse.doubles import DedupeResult, Doubles
 
-from headrace.cli.audit import exit_code_of, reading
+from headrace.cli.audit import exit_code_of, reading, unknown_topic
 from headrace.cli.audit_repair import HourOption, StoreOption, TopicArgument, hour_start, report_of
-from headrace.cli.errors import CommandError, ExitCode
+from headrace.cli.errors import CommandError, ExitCode, print_note
 from headrace.cli.output import JsonOption, out, plain, print_json
 from headrace.cli.values import parse_span_ms
 from headrace.process.text import counted
@@ -45,6 +45,8 @@ def dedupe(
         parse_span_ms(wait, "s", option="--wait") / 1000,
     )
     with reading(store) as opened:
+        if problem := unknown_topic(opened, topic):
+            print_note(problem)
         options = warehouse_with(topic, opened)
     if not plan:
         # A run that was killed may have committed a change whose files and report are not in place yet.

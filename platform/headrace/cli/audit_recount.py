@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headrace.audit.store.store import AuditStore
     from headrace.site.context import ContextDatacenter
 
-from headrace.cli.audit import publisher, reading, show
+from headrace.cli.audit import check_topic, publisher, reading, show
 from headrace.cli.audit_repair import StoreOption, TopicArgument
 from headrace.cli.context import context
 from headrace.cli.errors import CommandError, ExitCode
@@ -60,6 +60,7 @@ def recount(
     if to_ms <= from_ms:
         raise CommandError(f"--to {to} is not behind --from {from_}", ExitCode.USAGE)
     with reading(store) as opened:
+        check_topic(opened, topic)
         places = places_of(_judged(opened, topic, from_ms, to_ms))
         if not places:
             raise CommandError(f"no tier has counted anything of {topic} in these hours")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.audit.report.report import Report
     from headrace.audit.store.store import AuditStore
 
-from headrace.cli.audit import exit_code_of, publisher, reading
+from headrace.cli.audit import check_topic, exit_code_of, publisher, reading
 from headrace.cli.audit_taking import Taking, plan_taking, take
 from headrace.cli.context import context, site
 from headrace.cli.errors import CommandError, ExitCode
@@ -102,6 +102,7 @@ def repair(
     hours_ms, wait_s = [hour_start(text) for text in hour], parse_span_ms(wait, "s", option="--wait") / 1000
     resender = Resender(state_dir or publishers_state_dir())
     with reading(store) as opened:
+        check_topic(opened, topic)
         steps = _plan(opened, resender, topic, hours_ms)
         if plan:
             _print_plan(steps, topic, json=json)
