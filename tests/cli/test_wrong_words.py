@@ -42,6 +42,15 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             ExitCode.USAGE,
             "--to -2h is not behind --from -1h",
         ),
+        *(
+            (words, ExitCode.USAGE, problem)
+            for day in ("2015-05-17", "20150517")
+            for words, problem in (
+                (("audit", "repair", "t", "--hour", day), f"--hour {day}: give the hour itself, such as "),
+                (("audit", "dedupe", "t", "--hour", day), f"--hour {day}: give the hour itself, such as "),
+                (("warehouse", "compact", "t", "--hour", day), f"'{day}' is not the start of an hour"),
+            )
+        ),
         (("consume", "t", "--until", ""), ExitCode.USAGE, "'' is not a time; write "),
         (("audit", "report", "--from", ""), ExitCode.USAGE, "'' is not a time; write "),
         (("audit", "report", "--to", ""), ExitCode.USAGE, "'' is not a time; write "),

@@ -26,7 +26,7 @@ from headrace.cli.audit_taking import Taking, plan_taking, take
 from headrace.cli.context import context, site
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, out, plain, print_json
-from headrace.cli.values import parse_span_ms, parse_time_ms
+from headrace.cli.values import is_day, parse_span_ms, parse_time_ms
 from headrace.process.text import counted
 
 HOUR_MS = 3_600_000
@@ -136,9 +136,9 @@ def publishers_state_dir() -> Path:
 
 
 def hour_start(text: str) -> int:
-    """Returns the hour's start, Unix ms; a time within an hour is refused."""
+    """Returns the hour's start, Unix ms; a time within an hour is refused, and so is a day, which has 24."""
     start_ms = parse_time_ms(text)
-    if start_ms % HOUR_MS:
+    if start_ms % HOUR_MS or is_day(text):
         raise CommandError(f"--hour {text}: give the hour itself, such as 2015-05-17T10", ExitCode.USAGE)
     return start_ms
 

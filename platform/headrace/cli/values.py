@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final
 
@@ -70,6 +70,15 @@ def parse_time_ms(text: str, at_ms: int | None = None) -> int:
     except ValueError:
         raise CommandError(f"{text!r} is not a time; write {TIME_FORMS}", ExitCode.USAGE) from None
     return _in_range(text, int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000))
+
+
+def is_day(text: str) -> bool:
+    """Whether a text is a date without a time of day: as a time it is the day's first moment."""
+    try:
+        date.fromisoformat(text.strip())
+    except ValueError:
+        return False
+    return True
 
 
 def _in_range(text: str, moment_ms: int) -> int:

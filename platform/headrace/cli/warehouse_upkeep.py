@@ -14,7 +14,7 @@ import typer
 from headrace.cli.context import context
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, in_time, out, print_json, write
-from headrace.cli.values import parse_span_ms, parse_time_ms
+from headrace.cli.values import is_day, parse_span_ms, parse_time_ms
 from headrace.cli.warehouse import RootOption, TopicsArgument, no_table, spark, tables, warehouse
 from headrace.process.text import counted
 from headrace.warehouse.dialect import Dialect
@@ -181,7 +181,7 @@ def _hours_text(hours_ms: Iterable[int]) -> str:
 
 def _hour_ms(text: str) -> int:
     moment_ms = parse_time_ms(text)
-    if moment_ms % HOUR_MS:
+    if moment_ms % HOUR_MS or is_day(text):
         raise CommandError(f"{text!r} is not the start of an hour; write 2026-11-20T18", ExitCode.USAGE)
     return moment_ms
 
