@@ -139,3 +139,11 @@ def test_a_home_that_cannot_be_is_named(run: Headrace, monkeypatch: pytest.Monke
     assert (
         result.err.strip().splitlines()[-1].startswith("error: /proc/fleet.lock: no such file or directory")
     )
+
+
+def test_a_status_of_nothing_says_which_home_it_is_of(run: Headrace, tmp_path: Path) -> None:
+    """Started in another folder than the site's, it would look as if a site that runs had ended."""
+    for form in ((), ("--json",)):
+        shown = run("status", *form)
+        assert shown.exit_code == ExitCode.NEGATIVE
+        assert f"nothing runs in {tmp_path / 'home'} (from $HEADRACE_HOME, " in " ".join(shown.err.split())

@@ -201,6 +201,9 @@ def status(json: JsonOption = False) -> None:
             _print_login(here)
     for problem in problems:
         print_error(problem)
+    if rows and not problems and not any(row.pid or row.is_ready for row in rows):
+        whose = "from $HEADRACE_HOME, or else .headrace of the working directory"
+        print_note(f"nothing runs in {here.home} ({whose}); start the site with `headrace up`")
     if problems:
         raise typer.Exit(ExitCode.UNREACHABLE)
     if not all(row.is_ready for row in rows):
