@@ -147,3 +147,11 @@ def test_a_status_of_nothing_says_which_home_it_is_of(run: Headrace, tmp_path: P
         shown = run("status", *form)
         assert shown.exit_code == ExitCode.NEGATIVE
         assert f"nothing runs in {tmp_path / 'home'} (from $HEADRACE_HOME, " in " ".join(shown.err.split())
+
+
+def test_a_folder_of_backups_that_is_not_there_is_not_empty(run: Headrace, tmp_path: Path) -> None:
+    """A disk that is not mounted, or a mistyped folder, is no folder without backups."""
+    wrong = run("backup", "list", str(tmp_path / "bakups"))
+    assert wrong.exit_code == ExitCode.NEGATIVE and wrong.out == ""
+    assert f"there is no folder {tmp_path / 'bakups'}; " in " ".join(wrong.err.split())
+    assert run("backup", "list", str(tmp_path)).exit_code == ExitCode.DONE

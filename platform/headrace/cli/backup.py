@@ -112,6 +112,8 @@ def list_(folder: ShelfArgument, json: JsonOption = False) -> None:
     from headrace.backup.errors import BackupError
     from headrace.backup.shelf import Shelf
 
+    if not folder.is_dir():
+        raise CommandError(f"there is no folder {folder}; `headrace backup create {folder}` makes it")
     shelf = Shelf(folder)
     rows: list[dict[str, Any]] = []
     for one in [*shelf.whole(), *shelf.halves()]:
