@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -44,6 +45,22 @@ def test_an_option_names_what_it_takes(words: tuple[str, ...], command: object) 
     unnamed = [param.opts for param in taking if not (param.metavar or "--output" in param.opts)]
     choices = {"--dialect", "--producers"}
     assert not [opts for opts in unnamed if not choices & set(opts)]
+
+
+@pytest.mark.parametrize(("words", "command"), EVERY, ids=[" ".join(words) for words, _ in EVERY])
+def test_arguments_are_shown_as_in_the_page_of_commands(
+    words: tuple[str, ...],
+    command: object,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`TOPIC` or `[FILE]`, not `{topic}` and Python's `<str>`, `<FileBinaryRead>`, `<int range>`."""
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = command_runner(monkeypatch, capsys)(*words, "--help").out
+    usage = next(line.split("[OPTIONS]")[1] for line in shown.splitlines() if "Usage:" in line)
+    assert usage == usage.upper() and "{" not in usage
+    python = re.findall(r"<(?:str|path|Path|int|list|File)\b[^>]*>", shown)
+    assert not python
 
 
 @pytest.mark.parametrize("words", [(), ("topics",), ("topics", "list")])

@@ -34,6 +34,12 @@ def in_code(app_: typer.Typer) -> Iterator[tuple[str, Any]]:
     return walk(typer.main.get_command(app_), ("headrace",))
 
 
+def written(param: Any) -> tuple[str, ...]:
+    """How a parameter is written on the command line; of an argument, the word that stands for it."""
+    is_argument = param.param_type_name == "argument"
+    return (param.metavar,) if is_argument else (*param.opts, *param.secondary_opts)
+
+
 # --- commands ---
 
 
@@ -45,7 +51,7 @@ def test_every_command_and_every_option_is_on_the_page() -> None:
         for name, command in in_code(app)
         for param in command.params
         if not param.hidden
-        for text in (*param.opts, *param.secondary_opts)
+        for text in written(param)
         if not re.search(rf"(?<![\w-]){text}(?![\w-])", by_title[name])
     ]
     assert not missing

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import typer
-from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.models import CommandInfo
 
 # By option: an option of one name takes the same kind of value in every command.
@@ -38,11 +38,22 @@ NUMBERS: Final = frozenset(
 )
 NUMBER: Final = "N"
 FLAG: Final = ""
-"""What a flag takes: without this the terminal would show `<bool>`."""
+"""What a flag takes, and an argument's type: without this the terminal would show `<bool>` or `<str>`."""
+
+
+class NamedArgument(TyperArgument):
+    """An argument as docs/cli.md writes it: `TOPIC`, `[FILE]`, `TOPIC...`, without Python's `<str>`."""
+
+    def display_type(self, ctx: Any) -> str:
+        return str(super().display_type(ctx)) if self.type_descriptor.is_choice else FLAG
+
+    def _usage_display_name(self) -> str:
+        name = str(self.display_name_raw)
+        return (name if self.required else f"[{name}]") + ("" if self.nargs == 1 else "...")
 
 
 class HelpfulCommand(TyperCommand):
-    """A command whose `--help` names what each option takes, in place of Python's type."""
+    """A command whose `--help` names what each option and argument takes, in place of Python's type."""
 
     def __init__(self, *words: Any, **named: Any) -> None:
         super().__init__(*words, **named)
@@ -88,9 +99,13 @@ def unwrapped(text: str) -> str:
 
 
 def _name_values(params: Sequence[Any]) -> None:
-    for option in params:
-        if isinstance(option, TyperOption) and option.metavar is None:
-            option.metavar = FLAG if option.is_flag else _value(option.opts)
+    for param in params:
+        if isinstance(param, TyperOption) and param.metavar is None:
+            param.metavar = FLAG if param.is_flag else _value(param.opts)
+        if isinstance(param, TyperArgument):
+            param.__class__ = NamedArgument
+            many = param.nargs != 1
+            param.metavar = param.metavar or str(param.name).removesuffix("s" if many else "").upper()
 
 
 def _without_value(option: TyperOption | None) -> TyperOption | None:
