@@ -170,9 +170,9 @@ class _Table(NamedTuple):
 def difference(shown: Sequence[str], real: str) -> str:
     """Returns how the shape of the real output differs from the shown one; empty if it does not.
 
-    The words must be equal; what contains a digit, and a value in JSON, may be anything. `…` stands for any
-    text. A table must have the same columns, and for each shown row one with cells of the same kinds. If all
-    of the output is a JSON document, see `_value_difference`.
+    The words must be equal; what contains a digit (of `name=1` the value), and a value in JSON, may be
+    anything. `…` stands for any text. A table must have the same columns, and for each shown row one with
+    cells of the same kinds. If all of the output is a JSON document, see `_value_difference`.
     """
     if (document := _document("\n".join(shown))) is not None:
         found = _document(real)
@@ -295,6 +295,8 @@ def _token(token: str, before: str = "") -> str:
         return r'(?:"[^"]*"|[^\s"]+?)' + re.escape(token.replace(_VALUE, ""))
     if GAP in token:
         return ".*?".join(_token(part) if part else "" for part in token.split(GAP))
+    if named := re.fullmatch(r"([A-Za-z_.]+=)\S*\d\S*", token):
+        return re.escape(named[1]) + r"\S+"
     if re.search(r"\d", token):
         return r"\S+"
     if token in UNITS:

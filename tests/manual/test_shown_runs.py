@@ -123,6 +123,7 @@ RECORD = """0:1659  2026-11-22 02:01:05.914  {"time": 17, "name": "x", "bytes": 
     ("shown", "real"),
     [
         ("done (3 s)", "done (14 s)\n"),
+        ("keeps retention.ms=7", "keeps retention.ms=604800000"),
         ("1 load; 3 hours", "2 loads; 1 hour"),
         ("holds 14.9 kB (14,940 bytes)\nof it", "holds 812 B (812 bytes) of it"),
         ("a\n…\nc 1", "b\na\nx\nc 2\nd\n"),
@@ -140,6 +141,7 @@ def test_what_has_the_same_shape(shown: str, real: str) -> None:
         ("done (3 s)", "done in 14 s\n"),
         ("done 1", "done 1\nand more"),
         ("a\n…\nc 1", "c 2\na\n"),
+        ("3 partitions, retention.ms=7\n…", "3 partitions, 3 replicas, retention.ms=7\nmore"),
         (TABLE, TABLE.replace("lag", "behind")),
         (TABLE, TABLE.replace("12,345", "unknown")),
         (TABLE, ""),
