@@ -12,6 +12,7 @@ from typing import Final
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 
@@ -30,6 +31,8 @@ FINDINGS_SHOWN_MAX: Final = 40
 ROWS_SHOWN_MAX: Final = 100
 COMMANDS_SHOWN_MAX: Final = 20
 RECOUNTS_SHOWN_MAX: Final = 10
+TABLE_COLUMNS: Final = 80
+"""What a table needs: all columns whole, but for the topic, whose name is folded."""
 OUTSIDE_CELL: Final = "year < 1, > 9999"
 
 STYLES: Final = {
@@ -82,7 +85,8 @@ def print_report(
         print_indented(console, f"[cyan]note[/]  {printable(note)}", indent)
     commands = commands_of(report.verdicts, findings)
     for command in commands[:COMMANDS_SHOWN_MAX]:
-        print_indented(console, f"[bold]repair[/]  {printable(command)}", indent)
+        # One line, to be copied: the terminal wraps it.
+        console.print(" " * indent + f"[bold]repair[/]  {printable(command)}", soft_wrap=True)
     _print_hidden(console, len(commands) - COMMANDS_SHOWN_MAX, "commands", indent)
     for again in report.recounts[:RECOUNTS_SHOWN_MAX]:
         place = f"{printable(again.topic)}, partition {again.partition} of {printable(again.datacenter)}"
@@ -115,13 +119,20 @@ def is_from_log(verdict: Verdict) -> bool:
 def print_indented(console: Console, text: str, indent: int) -> None:
     """Prints one paragraph: wrapped at words on a terminal, as one line elsewhere."""
     if console.is_terminal:
-        console.print(Padding(text, (0, 0, 0, indent), expand=False))
+        # A console that leaves long lines to the terminal would cut this one at the terminal's width.
+        console.print(Padding(text, (0, 0, 0, indent), expand=False), soft_wrap=False)
     else:
         console.print(" " * indent + text, soft_wrap=True)
 
 
 def _print_table(console: Console, table: Table, indent: int) -> None:
-    console.print(Padding(table, (0, 0, 0, indent), expand=False))
+    """Prints a table; where the terminal is narrower than `TABLE_COLUMNS`, it wraps whole lines."""
+    if console.width >= TABLE_COLUMNS + indent:
+        console.print(Padding(table, (0, 0, 0, indent), expand=False))
+        return
+    natural = Measurement.get(console, console.options.update(width=TABLE_COLUMNS), table).maximum
+    table.width = min(natural, TABLE_COLUMNS)
+    console.print(table, soft_wrap=True)
 
 
 def _print_hidden(console: Console, count: int, what: str, indent: int) -> None:
@@ -168,7 +179,7 @@ def _table(verdicts: Iterable[Verdict]) -> Table:
 
 
 def _empty_table(names: Iterable[str], third: str) -> Table:
-    # Fits into a terminal of 80 columns if the topics are no longer than `page-view`.
+    # 86 columns if the topics are no longer than `page-view`; in less the topic alone is folded.
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for column in names:
         table.add_column(column, no_wrap=column != "topic", overflow="fold")
