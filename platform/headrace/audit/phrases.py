@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Final
 
@@ -11,6 +12,8 @@ from headrace.audit.times import OUTSIDE_NAME, is_named
 
 TALLY_MISSING: Final = "auditor is missing: not all of"
 """Said where a heartbeat lies behind addresses that no tally counts: they can be counted again."""
+_OF_ONE: Final = {"are": "is", "have": "has", "were": "was", "lie": "lies", "wait": "waits"}
+_VERB: Final = re.compile(rf"(?:(?<=, )|(?<=, or ))(?:{'|'.join(_OF_ONE)})\b")
 FORGOTTEN: Final = "nobody had reported on it for as long as it keeps hours"
 
 
@@ -42,6 +45,11 @@ def events(count: int, evidence: Evidence) -> str:
     """Returns `7 events of page-view, west, 2015-05-17 11:00`."""
     noun = "event" if count == 1 else "events"
     return f"{count} {noun} of {evidence.topic}, {evidence.datacenter}, {hour(evidence.hour_ms)}"
+
+
+def agreeing(text: str) -> str:
+    """Returns the text of a finding or note with the verbs of one event, if it is about one."""
+    return _VERB.sub(lambda found: _OF_ONE[found[0]], text) if text.startswith("1 event of ") else text
 
 
 def producer(evidence: Evidence, producer_id: int) -> str:

@@ -8,6 +8,7 @@ by content.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from headrace.audit import phrases
 from headrace.audit.evidence import Evidence
@@ -46,6 +47,7 @@ def judge(evidence: Evidence, policy: Policy, now_ms: int) -> Verdict:
         findings += judge_files(evidence)
     place = (evidence.topic, evidence.datacenter, evidence.hour_ms)
     findings, accepted = sort_out(findings, evidence.acceptances, *place)
+    findings = [replace(each, text=phrases.agreeing(each.text)) for each in findings]
     findings.sort(key=lambda finding: (-finding.status.severity, HOPS.index(finding.hop)))
     return Verdict(
         topic=evidence.topic,
@@ -61,7 +63,7 @@ def judge(evidence: Evidence, policy: Policy, now_ms: int) -> Verdict:
         findings=tuple(findings),
         counted_from=evidence.counted_from,
         accepted=tuple(accepted),
-        notes=tuple(dict.fromkeys(_notes(evidence))),
+        notes=tuple(dict.fromkeys(phrases.agreeing(each) for each in _notes(evidence))),
     )
 
 
