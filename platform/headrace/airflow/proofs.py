@@ -37,9 +37,9 @@ class Proof(NamedTuple):
     """The audit's verdict on one hour of a topic, over all datacenters.
 
     `status` is the audit's status, or `FORGOTTEN`, `problem_text` its problems in one line. `handed_over`
-    events were handed to producers, or are in the log where the topic is counted from the log on; `arrived` rows are in the
-    warehouse, duplicates included. `proof_document` is what the seal stores. `missing` events are known to be
-    lost or corrupt; None if that is not all that keeps the hour from being complete.
+    events were handed to producers, or are in the log where the topic is counted from the log on; `arrived`
+    rows are in the warehouse, duplicates included. `proof_document` is what the seal stores. `missing` events
+    are known to be lost or corrupt; None if that is not all that keeps the hour from being complete.
     """
 
     topic: str
