@@ -116,3 +116,18 @@ def test_ranges_of_forgotten_hours_are_joined_and_bounded(
     assert all(known.has(DC, HOUR_A + each * HOUR_MS) for each in numbers)
     others = [known.has(DC, HOUR_A + each * HOUR_MS) for each in (-1, 6, 11, 14)]
     assert not any(others) and not known.has("east", HOUR_A)
+
+
+def test_events_of_the_far_future_do_not_make_todays_hours_forgotten(
+    store: AuditStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may send some: the oldest range then reached from the topic's first hour into the future."""
+    monkeypatch.setattr(forgotten, "RANGES_MAX", 3)
+    years = 365 * 24
+    for some in ([0, 1, 2], [40 * years + 2 * each for each in range(5)]):
+        with store.writing() as connection:
+            forgotten.note_forgotten(connection, [(TOPIC, DC, HOUR_A + each * HOUR_MS) for each in some])
+    with store.reading() as connection:
+        known = forgotten.ForgottenHours(connection, TOPIC)
+    assert known.has(DC, HOUR_A) and known.has(DC, HOUR_A + 2 * HOUR_MS)
+    assert not any(known.has(DC, HOUR_A + each * HOUR_MS) for each in (3, years, 39 * years))

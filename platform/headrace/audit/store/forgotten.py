@@ -1,6 +1,7 @@
 """Which hours the store has forgotten: of what it knows of them since, a part may be missing.
 
-Ranges of hours, by topic and datacenter. Where there are too many, the oldest become one.
+Ranges of hours, by topic and datacenter. Where there are too many, the nearest ones become one: events of the
+far past or future, which anybody may send, do not make today's hours forgotten.
 """
 
 from __future__ import annotations
@@ -41,13 +42,24 @@ def note_forgotten(connection: Connection, hours: Iterable[tuple[str, str, int]]
     for (topic, datacenter), new in found.items():
         place = (_table.c.topic == topic, _table.c.datacenter == datacenter)
         rows = connection.execute(select(_table.c.from_ms, _table.c.to_ms).where(*place))
-        ranges = union([*new, *(tuple(row) for row in rows)])
-        if len(ranges) > RANGES_MAX:
-            old = ranges[: len(ranges) - RANGES_MAX + 1]
-            ranges = [(old[0][0], old[-1][1]), *ranges[len(old) :]]
+        ranges = _bounded(union([*new, *(tuple(row) for row in rows)]))
         connection.execute(delete(_table).where(*place))
         values = [
             {"topic": topic, "datacenter": datacenter, "from_ms": start, "to_ms": end}
             for start, end in ranges
         ]
         connection.execute(insert(_table), values)
+
+
+def _bounded(ranges: list[Interval]) -> list[Interval]:
+    """Returns at most `RANGES_MAX` ranges: the smallest gaps between them are closed, the oldest first."""
+    excess = max(0, len(ranges) - RANGES_MAX)
+    gaps = sorted((ranges[at][0] - ranges[at - 1][1], at) for at in range(1, len(ranges)))
+    closed = {at for _, at in gaps[:excess]}
+    found: list[Interval] = []
+    for at, (start, end) in enumerate(ranges):
+        if at in closed:
+            found[-1] = (found[-1][0], end)
+        else:
+            found.append((start, end))
+    return found
