@@ -118,7 +118,7 @@ def test_a_log_that_was_lost_is_the_same_in_postgresql(postgresql_url: str) -> N
     for topic_id, some in (("old", beat), ("new", later)):
         store.fold([some], {log: 5}, logs=LogsRead({log: LastRead(topic_id, 3, "digest")}), seen_ms=NOW_MS)
     with store.reading() as connection:
-        assert lost_logs(connection, DC) == (LostLog(*log, beat_ms, beat_ms + 9),)
+        assert lost_logs(connection, DC) == (LostLog(*log, beat_ms, beat_ms + 9, "old"),)
     again = LogsRead({log: LastRead("new", 4, "digest")}, (Mark(*log, 3, "digest"),))
     store.fold([], {log: 6}, logs=again)
     with store.reading() as connection:
