@@ -17,8 +17,8 @@ MakeUnit = Callable[[str, Configuration], Unit]
 
 
 class HostUnits:
-    """Any thread may call. `lock` is held for moments only: by each change here, and by callers whose
-    decision rests on several units.
+    """Any thread may call; changes of one unit are made one after another. Callers whose decision rests on
+    several units hold `lock`, also while supervisord answers: what only looks does not wait for it.
     """
 
     def __init__(self, desired: DesiredState, make: MakeUnit) -> None:
@@ -40,8 +40,7 @@ class HostUnits:
 
     def all(self) -> list[Unit]:
         """Returns the units, by name."""
-        with self.lock:
-            return sorted(self._units.values(), key=lambda unit: unit.name)
+        return sorted([*self._units.values()], key=lambda unit: unit.name)  # a copy is made at once
 
     def find(self, name: str) -> Unit | None:
         return self._units.get(name)
@@ -57,8 +56,7 @@ class HostUnits:
         return self._desired.get(name)
 
     def all_desired(self) -> dict[str, DesiredUnit]:
-        with self.lock:
-            return dict(self._desired)
+        return dict(self._desired)
 
     # --- changes; each is on disk when it returns, and raises `OSError` if that fails ---
 
@@ -78,12 +76,11 @@ class HostUnits:
 
     def mark_applied(self, name: str) -> None:
         """Notes that a unit runs by the definition that is desired."""
-        with self.lock:
-            self._write(name, self._desired[name]._replace(is_applied=True))
+        self._write(name, self._desired[name]._replace(is_applied=True))
 
     def forget(self, name: str) -> None:
+        self._stored.remove(name)
         with self.lock:
-            self._stored.remove(name)
             del self._desired[name], self._units[name]
 
     def _write(self, name: str, desired: DesiredUnit) -> None:
