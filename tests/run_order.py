@@ -41,6 +41,7 @@ SPARK: Final = (
     "tests/warehouse/test_load.py",
     "tests/warehouse/test_load_by_datacenter.py",
     "tests/warehouse/test_load_decoders.py",
+    "tests/warehouse/test_load_without_partitions.py",
     "tests/warehouse/test_made_again.py",
     "tests/warehouse/test_refill.py",
     "tests/warehouse/test_repair_end_to_end.py",

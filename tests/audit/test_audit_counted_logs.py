@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID, uuid4
@@ -65,13 +65,17 @@ class FakeAdmin:
     def __init__(self, ids: list[UUID]) -> None:
         self.ids = ids
 
-    def list_offsets(self, topic: str, timestamp_ms: int) -> Mapping[int, OffsetAndTimestamp]:
+    def list_offsets(
+        self, topic: str, timestamp_ms: int, *, partitions: Iterable[int]
+    ) -> Mapping[int, OffsetAndTimestamp]:
+        assert list(partitions) == [0]
         if len(self.ids) > 1:
             del self.ids[0]
         return {0: OffsetAndTimestamp(0, -1)}
 
     def topics(self) -> dict[str, Any]:
-        return {TOPIC: SimpleNamespace(topic_id=self.ids[0])}
+        partitions = {0: SimpleNamespace(leader=1)}
+        return {TOPIC: SimpleNamespace(topic_id=self.ids[0], partitions=partitions)}
 
 
 class FakeStandings:

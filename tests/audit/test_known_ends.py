@@ -13,8 +13,8 @@ import pytest
 from fix_audit_world import DC, TOPIC, received
 from fix_client import StartCluster
 from headrace.audit.counting.known_ends import known_ends
-from headrace.audit.counting.partition_counter import PartitionCounter
-from headrace.audit.counting.resuming import LOOK_BACKS_MAX, resume
+from headrace.audit.counting.partition_counter import PartitionCounter, counted_partition
+from headrace.audit.counting.resuming import LOOK_BACKS_MAX, log_starts, resume
 from headrace.audit.counting.standing import CountedTally, marks_of
 from headrace.audit.times import END_STALE_MAX_MS
 from headrace.audit.topic.reader import Polled
@@ -25,7 +25,7 @@ from headrace.audit.topic.records import (
     RangeTally,
     ReceivedRecord,
 )
-from headrace.client import Consumer
+from headrace.client import Admin, Consumer
 from headrace.process.clock import now_ms
 from headrace.wire.records import Record, encode_batch
 
@@ -164,3 +164,19 @@ def test_a_tally_that_was_said_when_the_clock_had_just_been_set_back_is_vouched_
     marks = resume(AuditTopic(records), DC, lambda _: None, lambda: False, {(TOPIC, 0)})  # type: ignore[arg-type]
     assert marks.counted_to((TOPIC, 0)) == 200
     assert marks.published_to == {(TOPIC, 0): (300, "")}
+
+
+def test_an_auditor_that_starts_counts_a_topic_of_which_one_partition_has_no_leader(
+    fake_cluster: StartCluster,
+) -> None:
+    """It counted none of that topic's partitions until all had leaders, and waited for them at each look, so
+    that no other topic was counted meanwhile.
+    """
+    cluster = fake_cluster(partitions=2)
+    cluster.create(TOPIC, 3)
+    cluster.leaders[TOPIC, 1] = -1
+    fresh = [each for number in range(3) if (each := counted_partition("east", TOPIC, number, None, "id"))]
+    with Admin(cluster.bootstrap, timeout_ms=500) as admin:
+        assert log_starts(admin, fresh) == {TOPIC: {0: 0, 2: 0}}
+        cluster.leaders.update({(TOPIC, 0): -1, (TOPIC, 2): -1})
+        assert log_starts(admin, fresh) == {}

@@ -148,6 +148,20 @@ def test_new_partitions_are_waited_for_without_a_thread(site: Site) -> None:
     assert answer["results"] == [{"name": "t", "error_code": ErrorCode.NONE, "error_message": None}]
 
 
+def test_more_partitions_are_made_although_one_of_those_before_has_no_leader(site: Site) -> None:
+    """The answer came at the timeout, as an error, and when the client tried again, there were as many."""
+    site.admin = TopicAdmin(
+        cast(Any, Registry()), BrokerConfig(), lambda: site.view, lambda _, index: 1 <= index < site.served
+    )
+    site.state.topics = site.admin
+    answers = site.raise_partitions(3, timeout_s=20)
+    site.view = site.view.with_topics({"t": topic("t", 3)})
+    site.served = 3
+    site.run()
+    (answer,) = answers
+    assert answer["results"] == [{"name": "t", "error_code": ErrorCode.NONE, "error_message": None}]
+
+
 def test_a_request_for_which_no_thread_has_time_is_freed_at_once(site: Site) -> None:
     """Its refusal referred to itself, so the request waited for the garbage collector."""
     answers = site.raise_partitions(3, timeout_s=20)
@@ -177,7 +191,7 @@ def test_a_wait_for_partitions_ends(site: Site, timeout_s: int, waits_s: float) 
     site.run()
     (answer,) = answers
     assert answer["results"][0]["error_code"] is ErrorCode.REQUEST_TIMED_OUT
-    assert "partitions [0, 1, 2] are not served yet" in answer["results"][0]["error_message"]
+    assert "partitions [1, 2] are not served yet" in answer["results"][0]["error_message"]
     assert not site.timers and not site.jobs
 
 

@@ -150,9 +150,10 @@ class TopicAdmin:
         chosen: Sequence[tuple[int, ...]] | None,
         *,
         validate_only: bool,
-    ) -> TopicState:
+    ) -> tuple[TopicState, tuple[int, ...]]:
         """Raises the number of partitions to `count`; the new ones can be used a moment later (`is_usable`).
-        Returns the topic as it is then, with `validate_only` as it was. Raises `Refused`.
+        Returns the topic as it is then, with the numbers of the new partitions; with `validate_only` as it
+        was, without any. Raises `Refused`.
         """
         present = self._change(lambda: self._registry.get(name))
         before = len(present.partitions)
@@ -173,9 +174,10 @@ class TopicAdmin:
             replicas = self._place(count - before, factor, present.topic_id, first=before)
         self._check_assignment(replicas, _replication_factor(present))
         if validate_only:
-            return present
+            return present, ()
         stopping = self._view().stopping
-        return self._change(lambda: self._registry.add_partitions(name, replicas, stopping=stopping))
+        raised = self._change(lambda: self._registry.add_partitions(name, replicas, stopping=stopping))
+        return raised, tuple(replicas)
 
     def set_config(
         self, name: str, change: Callable[[dict[str, str]], dict[str, str]], *, validate_only: bool

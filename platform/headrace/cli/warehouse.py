@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from headrace.audit.store.store import AuditStore
     from headrace.warehouse.api import HourSummary
+    from headrace.warehouse.loading import LoadResult
     from headrace.warehouse.made_again import Said
     from headrace.warehouse.options import WarehouseOptions
 
@@ -262,6 +263,8 @@ def plan(
                 f"{plan.topic}-{gap.partition}: {gap.from_address:,} to {gap.to_address:,}: {gap.reason}"
             )
         _print_begun(plan.topic, plan.begun)
+        for number, reason in plan.unread.items():
+            out.print(f"{plan.topic}-{number} cannot be read now ({reason}): a load goes on without it")
 
 
 @app.command()
@@ -289,7 +292,13 @@ def load(
         )
     if json:
         print_json([asdict(result) for result in results])
-        return
+    else:
+        _print_loaded(results)
+    if problems := [result.problem for result in results if result.problem]:
+        raise CommandError("\n".join(problems))
+
+
+def _print_loaded(results: Iterable[LoadResult]) -> None:
     for result in results:
         if result.sequence is None:
             out.print(f"{result.topic}: nothing new")

@@ -27,6 +27,7 @@ from headrace.process.timestamps import LATEST_MS
 from headrace.warehouse import api
 from headrace.warehouse.errors import known_error
 from headrace.warehouse.layout import HOUR_MS, parse_hour
+from headrace.warehouse.loading import LoadResult
 from headrace.warehouse.made_again import Said
 from headrace.warehouse.options import DEFAULT_DATACENTER, DEFAULT_ROOT, WarehouseOptions
 from headrace.warehouse.session import SessionOnDemand
@@ -70,6 +71,8 @@ def main(argv: list[str] | None = None) -> int:
         print("\n".join(json.dumps(_numbers(result)) for result in plain))
     if options.result is not None:
         _write_result(options.result, text)
+    for result in (each for each in results if isinstance(each, LoadResult) and each.problem):
+        print(f"headrace warehouse: {result.problem}", file=sys.stderr)
     return 0 if all(getattr(result, "is_sound", True) for result in results) else 1
 
 

@@ -27,7 +27,7 @@ from headrace.warehouse.manifest import (
     Manifest,
     TableState,
 )
-from headrace.warehouse.plan import LoadPlan, PlannedRange
+from headrace.warehouse.plan import LoadPlan, PlannedRange, unread_text
 from headrace.warehouse.planning import NOTHING, BatchMarks, plan_topic, read_marks
 from headrace.warehouse.read_contents import Contents, together
 from headrace.warehouse.schemas import WriterSchema, subject_of, with_writers
@@ -62,6 +62,17 @@ class LoadResult:
     """Where logs begin that were loaded in the place of others, by partition."""
     doubled: int = 0
     """Rows of these hours whose guid another row has, too (`warehouse.doubles`)."""
+    unread: Mapping[int, str] = field(default_factory=dict)
+    """Why partitions could not be read; the next load reads them from where the last one ended."""
+
+    @property
+    def problem(self) -> str:
+        """Says which partitions were not read; "" if all were."""
+        return unread_text(self.topic, self.unread)
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.unread
 
 
 def load_topic(
@@ -80,7 +91,8 @@ def load_topic(
     plan = plan_topic(table, state, until_ms=until_ms, accept_gap=accept_gap, said=said)
     # A plan of accepted gaps alone is not empty: it has no ranges to stage, but its gaps are committed.
     if plan.is_empty:
-        return LoadResult(table.topic, finished=finished, seconds=time.monotonic() - began)
+        seconds = time.monotonic() - began
+        return LoadResult(table.topic, finished=finished, seconds=seconds, unread=plan.unread)
     crash.reached("planned")
     change = Change(table, "load")
     topic_subject = subject or subject_of(table.topic)
@@ -101,6 +113,7 @@ def load_topic(
         finished=finished,
         seconds=time.monotonic() - began,
         begun=manifest.begun,
+        unread=plan.unread,
     )
 
 

@@ -14,11 +14,8 @@ from typing import Final, Literal
 
 from headrace.warehouse.lineage import Lineage
 from headrace.warehouse.manifest import Manifest
-from headrace.warehouse.plan import MADE_AGAIN, MadeAgain, PlanError
+from headrace.warehouse.plan import MADE_AGAIN, MadeAgain, PlanError, listed
 from headrace.warehouse.topic_logs import UNREADABLE, TopicLogs
-
-LISTED_MAX: Final = 8
-"""Partitions that an error names."""
 
 Kind = Literal["same", "empty", "copying", "other", "unknown"]
 """How a log compares with what is loaded.
@@ -163,7 +160,9 @@ def decide(topic: str, ids: str, found: Mapping[int, Compared], said: Said) -> d
             left[kind].append(partition)
     if not any(left.values()):
         return begun
-    problems = [f"{_listed(partitions)} {_PROBLEMS[kind]}" for kind, partitions in left.items() if partitions]
+    problems = [
+        f"partition {listed(partitions)} {_PROBLEMS[kind]}" for kind, partitions in left.items() if partitions
+    ]
     raise TopicMadeAgainError(f"{topic} {ids}. Nothing is loaded: {'; '.join(problems)}")
 
 
@@ -175,8 +174,3 @@ _PROBLEMS: Final[Mapping[Kind, str]] = {
     "unknown": "cannot be compared: wait if it is being copied again; else repeat with --made-again new if "
     "it is another log, or with --made-again copy if it is the same one (copy:N of one partition)",
 }
-
-
-def _listed(partitions: list[int]) -> str:
-    more = f" and {len(partitions) - LISTED_MAX} more" if len(partitions) > LISTED_MAX else ""
-    return f"partition {', '.join(map(str, partitions[:LISTED_MAX]))}{more}"

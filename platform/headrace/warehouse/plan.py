@@ -3,7 +3,7 @@
 A load begins where the commit log ends; there is no other checkpoint.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -16,6 +16,8 @@ OTHER_LOG: Final = (
     "it lost records that were loaded, or its topic was made again, or this is another cluster. Nothing is "
     "loaded; repeat with --made-again new to load what is another log now, into the same table"
 )
+LISTED_MAX: Final = 8
+"""Partitions that an error names."""
 _GAP_REASON: Final = "retention at the brokers"
 
 MadeAgain = Literal["new", "copy"]
@@ -74,6 +76,8 @@ class LoadPlan:
     """Where logs begin that are loaded in the place of others, by partition."""
     confirmed: tuple[int, ...] = ()
     """Partitions of a topic that was made again whose logs are known to be those that are loaded."""
+    unread: Mapping[int, str] = field(default_factory=dict)
+    """Why partitions cannot be read now; the load goes on without them."""
 
     @property
     def size(self) -> int:
@@ -125,3 +129,23 @@ def split_count(size_bytes: int, cores: int) -> int:
     """Returns how many tasks should share so many bytes: enough for all cores, none too large or small."""
     busy = min(max(1, cores), max(1, size_bytes // SPLIT_SIZE_MIN_BYTES))
     return max(busy, -(-size_bytes // SPLIT_SIZE_MAX_BYTES))
+
+
+def listed(partitions: Sequence[int]) -> str:
+    """Returns the numbers of the first partitions, and how many more there are."""
+    more = f" and {len(partitions) - LISTED_MAX} more" if len(partitions) > LISTED_MAX else ""
+    return f"{', '.join(map(str, partitions[:LISTED_MAX]))}{more}"
+
+
+def unread_text(topic: str, unread: Mapping[int, str]) -> str:
+    """Says which partitions a load went without, each reason once; "" if it read all."""
+    by_reason: dict[str, list[int]] = {}
+    for partition, reason in sorted(unread.items()):
+        by_reason.setdefault(reason, []).append(partition)
+    parts = [f"{listed(partitions)} ({reason})" for reason, partitions in by_reason.items()]
+    if not parts:
+        return ""
+    return (
+        f"{topic}: these partitions cannot be read now, and were not loaded: {'; '.join(parts)}. Start their "
+        "brokers; the next load of them continues where the last one ended"
+    )

@@ -3,7 +3,7 @@
 Owns the questions; the decisions are in `plan`, and in `made_again` for a log that is not the one before.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -19,16 +19,21 @@ from headrace.warehouse.made_again import (
     noted_marks,
 )
 from headrace.warehouse.manifest import TableState
-from headrace.warehouse.plan import LoadPlan, PlannedRange, plan_load
+from headrace.warehouse.plan import LoadPlan, PlanError, PlannedRange, plan_load
 from headrace.warehouse.source.errors import SourceError
 from headrace.warehouse.source.metadata import MetadataClient
-from headrace.warehouse.source.options import EARLIEST, LATEST
+from headrace.warehouse.source.options import LATEST
 from headrace.warehouse.topic_logs import ENDS_ELSEWHERE, UNREADABLE, Log, TopicLogs
+from headrace.wire.errors import ErrorCode, ProtocolError
 
 BROKER_TIMEOUT_S: Final = 60.0
 NOTHING: Final = Said()
 BatchMarks = tuple[tuple[int, int], ...]
 """See `LoadedRange.marks`."""
+
+
+class UnreadPartitionError(PlanError):
+    """A partition of which nothing was loaded yet cannot be read."""
 
 
 def plan_topic(
@@ -42,14 +47,18 @@ def plan_topic(
     """Plans a load on top of `state`. Writes nothing."""
     warehouse, topic = table.warehouse, table.topic
     with MetadataClient(warehouse.servers, BROKER_TIMEOUT_S) as metadata:
-        topic_id = metadata.topic_id(topic)
-        leaders = metadata.leaders([topic])
-        partitions = sorted(leaders)
-        earliest = metadata.offsets(dict.fromkeys(partitions, EARLIEST))
+        readable = metadata.readable(topic)
+        topic_id = metadata.topic_id(topic, readable.leaders)
+        partitions = [(topic, number) for number in sorted(readable.leaders)]
         latest = metadata.offsets(dict.fromkeys(partitions, LATEST))
         until = metadata.offsets(dict.fromkeys(partitions, until_ms)) if until_ms is not None else {}
-    found = {each[1]: Log(earliest[each], latest[each], leaders[each]) for each in partitions}
-    logs = TopicLogs(warehouse, topic, topic_id, found)
+    check_is_known(topic, readable.problems, state, topic_id)
+    found = {
+        number: Log(readable.starts[number], latest[topic, number], leader)
+        for number, leader in readable.leaders.items()
+    }
+    unread = {number: reason_of(problem) for number, problem in sorted(readable.problems.items())}
+    logs = TopicLogs(warehouse, topic, topic_id, found, frozenset(unread))
     decided = _decided(table, state, logs, said)
     ends = {
         partition: _batch_address(logs, partition, address)
@@ -67,7 +76,27 @@ def plan_topic(
     )
     for each in plan.ranges:
         logs.check_begins_batch(each.partition, each.from_address)
-    return replace(plan, topic_id=topic_id, begun=decided.begun, confirmed=decided.confirmed)
+    return replace(plan, topic_id=topic_id, begun=decided.begun, confirmed=decided.confirmed, unread=unread)
+
+
+def check_is_known(topic: str, problems: Mapping[int, Exception], state: TableState, topic_id: str) -> None:
+    """Raises `UnreadPartitionError` if a partition that cannot be read was never loaded.
+
+    Of one that was loaded the audit knows, and no hour is sealed without it. Of another one it may not have
+    heard yet.
+    """
+    for number, problem in sorted(problems.items()):
+        if number not in state.ends or state.topic_ids.get(number, "") != topic_id:
+            raise UnreadPartitionError(
+                f"{topic}: partition {number} cannot be read ({reason_of(problem)}), and nothing of it was "
+                "loaded before. Nothing is loaded: start its brokers, then repeat the load"
+            )
+
+
+def reason_of(problem: Exception) -> str:
+    """Returns why a partition cannot be read."""
+    is_leaderless = isinstance(problem, ProtocolError) and problem.code is ErrorCode.LEADER_NOT_AVAILABLE
+    return "no leader" if is_leaderless else str(problem)
 
 
 class _Decided(NamedTuple):
@@ -119,7 +148,7 @@ def doubtful_partitions(state: TableState, logs: TopicLogs, said: Said) -> dict[
     doubtful: dict[int, bool] = {}
     nameless: dict[int, bool] = {}
     for partition, end in state.ends.items():
-        if end == 0:
+        if end == 0 or partition in logs.unread:
             continue
         is_named = bool(state.topic_ids.get(partition) and logs.topic_id)
         if _is_of_other_topic(state, logs, partition):
@@ -138,7 +167,8 @@ def read_marks(table: TopicTable, plan: LoadPlan, state: TableState) -> dict[int
     `TopicMadeAgainError` if the topic that was read is not the one that was planned.
     """
     with MetadataClient(table.warehouse.servers, BROKER_TIMEOUT_S) as metadata:
-        leaders = metadata.leaders([table.topic])
+        read = [(table.topic, each.partition) for each in plan.ranges]
+        leaders = metadata.leaders_of(read) if read else {}
         found = {
             each.partition: Log(each.from_address, each.to_address, leaders[table.topic, each.partition])
             for each in plan.ranges
@@ -150,7 +180,7 @@ def read_marks(table: TopicTable, plan: LoadPlan, state: TableState) -> dict[int
             is_first = each.partition in plan.begun or each.partition not in state.ends
             marks[each.partition] = tuple(_marks(logs, each, is_first=is_first))
         # After all that was read of it: an id never comes back.
-        if metadata.topic_id(table.topic) != plan.topic_id:
+        if metadata.topic_id(table.topic, [each.partition for each in plan.ranges]) != plan.topic_id:
             raise TopicMadeAgainError(
                 f"{table.topic} was deleted and made again while it was loaded; nothing was committed, "
                 "repeat the load"

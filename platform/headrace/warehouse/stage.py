@@ -125,7 +125,7 @@ def _stage_by_tasks(
     options = parse(_source_options(table, ranges, LOAD_COLUMNS, count))
     with MetadataClient(options.bootstrap, options.request_timeout_ms / 1000) as cluster:
         resolved = resolve_ranges(cluster, options)
-        leaders = cluster.leaders([table.topic])
+        leaders = cluster.leaders_of({(each.topic, each.partition) for each in resolved})
     target = HdfsTarget(
         warehouse.webhdfs_url, table.hdfs.user, warehouse.patience_s, f"{directory}-attempts", HOUR_COLUMN
     )

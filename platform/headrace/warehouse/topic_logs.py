@@ -35,6 +35,8 @@ class TopicLogs:
     topic: str
     topic_id: str
     logs: Mapping[int, Log]
+    unread: frozenset[int] = frozenset()
+    """Partitions that are there, and cannot be read now."""
 
     def crc_before(self, partition: int, end: int) -> int:
         """Returns the CRC of the batch that ends at this address, `UNREADABLE` or `ENDS_ELSEWHERE`. Raises

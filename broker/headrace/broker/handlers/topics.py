@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 from uuid import UUID
 
@@ -18,7 +18,7 @@ from headrace.broker.errors import Refused
 from headrace.broker.promise import Promise
 from headrace.broker.state import BrokerState
 from headrace.broker.topics import NewTopic, TopicAdmin
-from headrace.coordination.topics import TopicState
+from headrace.coordination.topics import PartitionState, TopicState
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
 from headrace.wire.topic_names import is_topic_name
@@ -83,11 +83,17 @@ class _Creation:
 
     __slots__ = ("left", "result", "topic", "validate_only")
 
-    def __init__(self, result: Tree, topic: TopicState | None, *, validate_only: bool) -> None:
+    def __init__(
+        self, result: Tree, topic: TopicState | None, *, validate_only: bool, new: Iterable[int] | None = None
+    ) -> None:
+        """`new`: the partitions that the request made; None: all."""
         self.result = result
         self.topic = topic
         self.validate_only = validate_only
-        self.left = {} if topic is None or validate_only else dict(topic.partitions)
+        self.left: dict[int, PartitionState] = {}
+        if topic is not None and not validate_only:
+            made = topic.partitions if new is None else new
+            self.left = {index: topic.partitions[index] for index in made}
 
 
 def _problem(topic: Any, count: int) -> Refused | None:
@@ -212,8 +218,8 @@ def _delete_one(topics: TopicAdmin, name: str, topic_id: UUID | None) -> None:
 
 
 def create_partitions(state: BrokerState, request: Request) -> Promise[Any]:
-    """Raises topics' numbers of partitions; responds when all partitions are usable, or at the request's
-    timeout.
+    """Raises topics' numbers of partitions; responds when the new ones are usable, or at the request's
+    timeout. Of those that were there before, one may have no leader.
     """
     body = request.body
     deadline_s = time.monotonic() + body.timeout.total_seconds()
@@ -230,13 +236,13 @@ def create_partitions(state: BrokerState, request: Request) -> Promise[Any]:
                     raise Refused(ErrorCode.INVALID_REQUEST, f"{topic.name} is named twice in one request")
                 if not is_topic_name(topic.name):
                     raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic.name!r}")
-                topic_then = state.topics.add_partitions(
+                topic_then, new = state.topics.add_partitions(
                     topic.name,
                     topic.count,
                     None if assigned is None else [tuple(new.broker_ids) for new in assigned],
                     validate_only=body.validate_only,
                 )
-                return _Creation(result, topic_then, validate_only=body.validate_only)
+                return _Creation(result, topic_then, validate_only=body.validate_only, new=new)
             except Refused as refused:
                 return _Creation(result | refused.fields, None, validate_only=body.validate_only)
 

@@ -128,7 +128,7 @@ def begun_where_counts_hold(
     if not fresh:
         return {}
     begun: dict[TopicPartition, Begun] = {}
-    starts = log_starts(admin, {partition.topic for partition in fresh})
+    starts = log_starts(admin, fresh)
     for partition in fresh:
         topic, number = partition.topic, partition.log_partition
         if number in starts.get(topic, ()):
@@ -142,12 +142,24 @@ def begun_where_counts_hold(
     return {key: each for key, each in begun.items() if now.get(key[0]) == topic_ids[key[0]]}
 
 
-def log_starts(admin: Admin, topics: Iterable[str]) -> dict[str, dict[int, int]]:
-    """Returns topic → partition → start address, without the topics that cannot say it now."""
+def log_starts(admin: Admin, partitions: Iterable[CountedPartition]) -> dict[str, dict[int, int]]:
+    """Returns topic → partition → start address, without those that cannot say it now.
+
+    Does not wait for those without a leader: all others would not be counted meanwhile. Raises `ClientError`.
+    """
+    known = admin.topics()
+    led: dict[str, list[int]] = {}
+    for partition in partitions:
+        topic, number = partition.topic, partition.log_partition
+        info = known[topic].partitions.get(number) if topic in known else None
+        if info is None or info.leader < 0:
+            logger.warning("%s is not counted yet: it has no leader", partition.name)
+        else:
+            led.setdefault(topic, []).append(number)
     starts: dict[str, dict[int, int]] = {}
-    for topic in topics:
+    for topic, numbers in led.items():
         try:
-            found = admin.list_offsets(topic, EARLIEST)
+            found = admin.list_offsets(topic, EARLIEST, partitions=numbers)
         except ClientError as error:
             logger.warning("%s is not counted yet: %s", topic, error)
             continue

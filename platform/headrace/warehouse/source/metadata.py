@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from kio.schema.list_offsets.v6.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
@@ -19,7 +19,7 @@ from kio.static.primitive import i8, i32, i64
 
 from headrace.warehouse.source.connection import CLIENT_ID, Address, SourceConnection
 from headrace.warehouse.source.errors import BrokersUnreachableError, NoSuchTopicError
-from headrace.warehouse.source.options import RETRY_PAUSE_MS, Partition
+from headrace.warehouse.source.options import EARLIEST, RETRY_PAUSE_MS, Partition
 from headrace.wire.errors import ErrorCode, ProtocolError
 from headrace.wire.messages import decode_response, encode_request
 
@@ -27,6 +27,15 @@ TRY_FIRST_S: Final = 5.0
 """How long the first try waits for one broker, which may hang; each further one waits twice as long."""
 
 _T = TypeVar("_T")
+
+
+class Readable(NamedTuple):
+    """The partitions of a topic whose leader answers, with where their logs begin, and the others."""
+
+    leaders: dict[int, Address]
+    starts: dict[int, int]
+    problems: dict[int, Exception]
+    """Why a partition cannot be read: it has no leader, or its leader does not answer or refuses."""
 
 
 class MetadataClient:
@@ -67,17 +76,49 @@ class MetadataClient:
         wanted = tuple(topics)
         return self._retried(f"look up {', '.join(wanted)}", lambda: self._leaders(wanted))
 
+    def leaders_of(self, partitions: Collection[Partition]) -> dict[Partition, Address]:
+        """Returns the leaders of these partitions, of those that exist. Others of the same topics may have
+        none. Raises `NoSuchTopicError`.
+        """
+        topics = sorted({topic for topic, _ in partitions})
+        return self._retried(f"look up {', '.join(topics)}", lambda: self._leaders(topics, partitions))
+
+    def readable(self, topic: str) -> Readable:
+        """Returns which partitions of the topic can be read. Waits for all of them, then goes without.
+
+        Raises `NoSuchTopicError`, and what `leaders` raises if no partition can be read.
+        """
+        found: Readable | None = None
+
+        def look() -> Readable:
+            nonlocal found
+            found = None
+            found = self._readable(topic)
+            for problem in found.problems.values():
+                raise problem
+            return found
+
+        try:
+            return self._retried(f"look up {topic}", look)
+        except (ProtocolError, BrokersUnreachableError):
+            if found is None or not found.leaders:
+                raise
+            return found
+
     def leaders_matching(self, pattern: str) -> dict[Partition, Address]:
         """Returns the leader of every partition of the topics whose whole name matches a regular expression,
         but for those of Apache Kafka itself. Other topics may have partitions without a leader.
         """
         return self._retried("look up all topics", lambda: self._leaders_matching(pattern))
 
-    def topic_id(self, topic: str) -> str:
+    def topic_id(self, topic: str, partitions: Collection[int] = ()) -> str:
         """Returns Kafka's id of the topic (KIP-516), of which all leaders of its partitions must agree: one
-        that is cut off may know another. "" from brokers that give topics none. Raises `NoSuchTopicError`.
+        that is cut off may know another. "" from brokers that give topics none. Asks the leaders of all
+        partitions that have one, or of these `partitions`. Raises `NoSuchTopicError`.
         """
-        return self._retried(f"look up {topic}", lambda: self._agreed_topic_ids([topic])).get(topic, "")
+        wanted = {(topic, number) for number in partitions}
+        ids = self._retried(f"look up {topic}", lambda: self._agreed_topic_ids([topic], wanted))
+        return ids.get(topic, "")
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
         """Returns Kafka's ids of the topics, as `topic_id` does, with one request for each leader. Topics
@@ -117,17 +158,56 @@ class MetadataClient:
         matching = [topic for topic in topics if re.fullmatch(pattern, topic.name)]
         return _leaders_in(response.brokers, matching)
 
-    def _leaders(self, topics: Collection[str]) -> dict[Partition, Address]:
+    def _leaders(
+        self, topics: Collection[str], wanted: Collection[Partition] | None = None
+    ) -> dict[Partition, Address]:
+        """Returns the leaders of the `wanted` partitions of these topics; without them, of all."""
+        leaders, problems = self._leaders_and_problems(topics)
+        for partition, problem in problems.items():
+            if wanted is None or partition in wanted:
+                raise problem
+        return {each: leaders[each] for each in leaders if wanted is None or each in wanted}
+
+    def _leaders_and_problems(
+        self, topics: Collection[str]
+    ) -> tuple[dict[Partition, Address], dict[Partition, Exception]]:
         response = self._described(topics)
         for topic in response.topics:
-            if ErrorCode(topic.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise NoSuchTopicError(f"there is no topic {topic.name!r} at {self._names()}")
-        return _leaders_in(response.brokers, response.topics)
+            self._check_exists(topic)
+        return _leaders_and_problems_in(response.brokers, response.topics)
 
-    def _agreed_topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+    def _check_exists(self, topic: Any) -> None:
+        if ErrorCode(topic.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise NoSuchTopicError(f"there is no topic {topic.name!r} at {self._names()}")
+
+    def _readable(self, topic: str) -> Readable:
+        leaders, without = self._leaders_and_problems([topic])
+        problems = {number: problem for (_, number), problem in without.items()}
+        starts: dict[int, int] = {}
+        for address, partitions in _by_leader(leaders).items():
+            numbers = [number for _, number in partitions]
+            try:
+                found, refused = self._offsets_at(address, dict.fromkeys(partitions, EARLIEST))
+            except OSError as error:
+                silent = OSError(f"its leader {address[0]}:{address[1]} does not answer: {error}")
+                problems.update(dict.fromkeys(numbers, silent))
+                continue
+            starts.update({number: offset for (_, number), offset in found.items()})
+            problems.update({number: problem for (_, number), problem in refused.items()})
+        return Readable({number: leaders[topic, number] for number in starts}, starts, problems)
+
+    def _agreed_topic_ids(
+        self, topics: Collection[str], wanted: Collection[Partition] = ()
+    ) -> dict[str, str]:
         leading: dict[Address, set[str]] = {}
-        for (topic, _), address in self._leaders(topics).items():
-            leading.setdefault(address, set()).add(topic)
+        leaders, problems = self._leaders_and_problems(topics)
+        led = {topic for topic, _ in leaders}
+        for (topic, number), problem in problems.items():
+            if topic not in led or (topic, number) in wanted:
+                raise problem
+        for (topic, number), address in leaders.items():
+            if not wanted or (topic, number) in wanted:
+                leading.setdefault(address, set()).add(topic)
         told: dict[str, set[str]] = {}
         for address, led in leading.items():
             for topic, topic_id in self._told_topic_ids(sorted(led), address).items():
@@ -150,26 +230,38 @@ class MetadataClient:
             ),
         )
         for topic in response.topics:
-            if ErrorCode(topic.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise NoSuchTopicError(f"there is no topic {topic.name!r} at {self._names()}")
+            self._check_exists(topic)
             _check(topic.error_code, f"topic {topic.name}")
         return {str(topic.name): str(topic.topic_id or "") for topic in response.topics}
 
     def _offsets(self, wanted: Mapping[Partition, int]) -> dict[Partition, int]:
-        leaders = self._leaders({topic for topic, _ in wanted})
-        by_leader: dict[Address, list[Partition]] = {}
-        for partition in wanted:
-            if partition not in leaders:
-                raise NoSuchTopicError(f"topic {partition[0]!r} has no partition {partition[1]}")
-            by_leader.setdefault(leaders[partition], []).append(partition)
+        leaders = self._leaders({topic for topic, _ in wanted}, wanted)
+        for topic, number in wanted:
+            if (topic, number) not in leaders:
+                raise NoSuchTopicError(f"topic {topic!r} has no partition {number}")
         found: dict[Partition, int] = {}
-        for address, partitions in by_leader.items():
-            response = self._request(address, _list_offsets(partitions, wanted))
-            for topic in response.topics:
-                for result in topic.partitions:
-                    _check(result.error_code, f"topic {topic.name} partition {result.partition_index}")
-                    found[topic.name, int(result.partition_index)] = int(result.offset)
+        for address, partitions in _by_leader(leaders).items():
+            offsets, refused = self._offsets_at(address, {each: wanted[each] for each in partitions})
+            for problem in refused.values():
+                raise problem
+            found.update(offsets)
         return found
+
+    def _offsets_at(
+        self, address: Address, wanted: Mapping[Partition, int]
+    ) -> tuple[dict[Partition, int], dict[Partition, Exception]]:
+        """Returns the offsets that one broker tells, and why it does not tell the others."""
+        response = self._request(address, _list_offsets(list(wanted), wanted))
+        found: dict[Partition, int] = {}
+        refused: dict[Partition, Exception] = {}
+        for topic in response.topics:
+            for result in topic.partitions:
+                partition = (str(topic.name), int(result.partition_index))
+                if (code := ErrorCode(result.error_code)) is ErrorCode.NONE:
+                    found[partition] = int(result.offset)
+                else:
+                    refused[partition] = ProtocolError(code, f"topic {topic.name} partition {partition[1]}")
+        return found, refused
 
     def _request_any(self, body: Any) -> Any:
         servers = random.sample(self._bootstrap, len(self._bootstrap))
@@ -220,16 +312,38 @@ class MetadataClient:
 
 def _leaders_in(brokers: Iterable[Any], topics: Iterable[Any]) -> dict[Partition, Address]:
     """Returns the leaders of these topics of a Metadata response. Raises `ProtocolError`."""
+    found, problems = _leaders_and_problems_in(brokers, topics)
+    for problem in problems.values():
+        raise problem
+    return found
+
+
+def _leaders_and_problems_in(
+    brokers: Iterable[Any], topics: Iterable[Any]
+) -> tuple[dict[Partition, Address], dict[Partition, Exception]]:
+    """Returns the leaders of these topics' partitions, and an error for each one without. Raises
+    `ProtocolError` for a topic as a whole.
+    """
     addresses = {broker.node_id: (broker.host, broker.port) for broker in brokers}
     found: dict[Partition, Address] = {}
+    problems: dict[Partition, Exception] = {}
     for topic in topics:
         _check(topic.error_code, f"topic {topic.name}")
         for partition in topic.partitions:
-            if partition.leader_id not in addresses:
-                what = f"topic {topic.name} partition {partition.partition_index}"
-                raise ProtocolError(ErrorCode.LEADER_NOT_AVAILABLE, what)
-            found[topic.name, int(partition.partition_index)] = addresses[partition.leader_id]
-    return found
+            key = (str(topic.name), int(partition.partition_index))
+            if partition.leader_id in addresses:
+                found[key] = addresses[partition.leader_id]
+            else:
+                what = f"topic {topic.name} partition {key[1]}"
+                problems[key] = ProtocolError(ErrorCode.LEADER_NOT_AVAILABLE, what)
+    return found, problems
+
+
+def _by_leader(leaders: Mapping[Partition, Address]) -> dict[Address, list[Partition]]:
+    by_leader: dict[Address, list[Partition]] = {}
+    for partition, address in leaders.items():
+        by_leader.setdefault(address, []).append(partition)
+    return by_leader
 
 
 def _check(error_code: int, what: str) -> None:

@@ -107,7 +107,7 @@ def plan_tasks(
 ) -> list[InputPartition]:
     """Cuts the ranges into one range per task; returns them, each with its leader."""
     planned = split(ranges, options.min_partitions or 1)
-    leaders = cluster.leaders({range_.topic for range_ in planned}) if planned else {}
+    leaders = cluster.leaders_of({(each.topic, each.partition) for each in planned}) if planned else {}
     return [RangeTask(range_, leaders.get((range_.topic, range_.partition))) for range_ in planned]
 
 

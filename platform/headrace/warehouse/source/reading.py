@@ -13,6 +13,7 @@ from headrace.warehouse.source.errors import (
     BrokersUnreachableError,
     CorruptBatchesError,
     DataLossError,
+    NoSuchTopicError,
     SourceError,
 )
 from headrace.warehouse.source.examining import Batch, EndUnknownError, Examiner
@@ -91,8 +92,7 @@ class _RangeReader:
         Ends at a bad batch, too: the next attempt reads it once more.
         """
         range_ = self._range
-        leader = self._leader or self._cluster().leaders([range_.topic])[range_.topic, range_.partition]
-        connection = SourceConnection(leader, self._timeout_s)
+        connection = SourceConnection(self._leader or self._present_leader(), self._timeout_s)
         try:
             for batch in _stream(connection, range_, self._position, self._options, self._examiner):
                 if batch is None:
@@ -171,6 +171,13 @@ class _RangeReader:
                 f"partition {_name(range_)}; the earliest offset is {earliest}.",
             )
         return earliest
+
+    def _present_leader(self) -> Address:
+        partition = (self._range.topic, self._range.partition)
+        leader = self._cluster().leaders_of([partition]).get(partition)
+        if leader is None:
+            raise NoSuchTopicError(f"topic {partition[0]!r} has no partition {partition[1]} any more")
+        return leader
 
     def _cluster(self) -> "MetadataClient":
         if self._metadata is None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def partitions_of(cluster: "MetadataClient", options: SourceOptions) -> list[Partition]:
     """Returns the partitions that `subscribe`, `subscribePattern` or `assign` matches now."""
     if options.partitions:
-        present = cluster.leaders({topic for topic, _ in options.partitions})
+        present = cluster.leaders_of(options.partitions)
         missing = [partition for partition in options.partitions if partition not in present]
         if missing:
             raise NoSuchTopicError(f"topic {missing[0][0]!r} has no partition {missing[0][1]}")
