@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 
 from fix_client import FakeCluster
-from headrace.warehouse import job
+from headrace.cli import warehouse
+from headrace.cli.errors import CommandError, ExitCode
+from headrace.warehouse import api, job
 from headrace.warehouse.loading import LoadResult
 from headrace.warehouse.made_again import Said
 from headrace.warehouse.manifest import TableState
@@ -127,9 +129,25 @@ def test_a_load_that_went_without_a_partition_fails_with_its_name(
 ) -> None:
     """Airflow shows the line behind this mark as the error of the task."""
     result = LoadResult("t", sequence=3, rows=5, unread={1: "no leader"})
-    monkeypatch.setattr(job.api, "load_topics", lambda *_, **__: [result])
+    monkeypatch.setattr(api, "load_topics", lambda *_, **__: [result])
     words = ["load", "t", "--bootstrap", "b:1", "--registry-url", "http://r", "--hdfs-url", "hdfs://h"]
     assert job.main([*words, "--webhdfs-url", "http://h"]) == 1
     shown = capsys.readouterr()
     assert '"rows": 5' in shown.out
     assert shown.err.startswith("headrace warehouse: t: these partitions cannot be read now")
+
+
+def test_the_command_shows_what_was_loaded_and_then_what_was_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = [LoadResult("t", sequence=3, rows=5, unread={1: "no leader"}), LoadResult("u")]
+    monkeypatch.setattr(api, "load_topics", lambda *_, **__: results)
+    monkeypatch.setattr(warehouse, "spark", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(warehouse, "warehouse", lambda _: None)
+    with pytest.raises(CommandError, match="t: these partitions cannot be read now") as raised:
+        warehouse.load(["t", "u"])
+    assert raised.value.exit_code == ExitCode.NEGATIVE
+    assert capsys.readouterr().out.splitlines() == [
+        "t: load 3 added 5 rows to 0 hours, 0 files, in 0.0 s",
+        "u: nothing new",
+    ]
