@@ -200,6 +200,7 @@ class FakeAdmin:
 
     def __init__(self) -> None:
         self.ids: dict[str, UUID] = {}
+        self.counts: dict[str, int] = {}
         self.settings: dict[str, dict[str, str]] = {}
         self.asked: list[list[str]] = []
 
@@ -215,19 +216,26 @@ def test_the_auditor_publishes_news_alone() -> None:
     admin, now_s = FakeAdmin(), [0.0]
     declarations = Declarations(cast(Admin, admin), clock_s=lambda: now_s[0])
     admin.ids = {"a": uuid4(), "b": uuid4()}
-    assert {each.topic: each.changes for each in declarations.news(admin.ids)} == {
+    assert {each.topic: each.changes for each in declarations.news(admin.ids, admin.counts)} == {
         "a": (Change(REPORTING),),
         "b": (Change(REPORTING),),
     }
     admin.settings["a"] = {"headrace.producers": ANY}
-    assert declarations.news(admin.ids) == []
+    assert declarations.news(admin.ids, admin.counts) == []
     now_s[0] += READ_PAUSE_S
-    (changed,) = declarations.news(admin.ids)
+    (changed,) = declarations.news(admin.ids, admin.counts)
     assert (changed.topic, changed.changes) == ("a", (Change(ANY),))
+    admin.counts["a"] = 3
+    assert declarations.news(admin.ids, admin.counts) == []
+    now_s[0] += READ_PAUSE_S
+    (more,) = declarations.news(admin.ids, admin.counts)
+    assert (more.topic, more.partitions) == ("a", 3)
     admin.ids["c"] = uuid4()
-    assert [each.topic for each in declarations.news(admin.ids)] == ["c"], "new topics are read at once"
+    assert [each.topic for each in declarations.news(admin.ids, admin.counts)] == ["c"], (
+        "new topics are read at once"
+    )
     admin.ids["b"] = uuid4()
-    (made_again,) = declarations.news(admin.ids)
+    (made_again,) = declarations.news(admin.ids, admin.counts)
     assert made_again.topic_id == str(admin.ids["b"])
 
 
@@ -236,5 +244,5 @@ def test_a_topic_that_was_made_again_meanwhile_is_read_again() -> None:
     declarations = Declarations(cast(Admin, admin))
     admin.ids = {"a": uuid4()}
     admin.settings["a"] = {"headrace.producers": ANY}
-    assert declarations.news({"a": uuid4()}) == [], "these settings are another incarnation's"
-    assert [each.topic_id for each in declarations.news(admin.ids)] == [str(admin.ids["a"])]
+    assert declarations.news({"a": uuid4()}, {}) == [], "these settings are another incarnation's"
+    assert [each.topic_id for each in declarations.news(admin.ids, admin.counts)] == [str(admin.ids["a"])]

@@ -60,8 +60,10 @@ def unreported(*batches: Batch) -> list[ReceivedRecord]:
     return [each for each in records if not isinstance(each.record, ProducerReport)]
 
 
-def declared(*changes: Change, topic_id: str = FIRST_ID, said_ms: int = REPORTED_MS) -> ReceivedRecord:
-    return received(TopicDeclaration(TOPIC, topic_id, changes), time_ms=said_ms)
+def declared(
+    *changes: Change, topic_id: str = FIRST_ID, said_ms: int = REPORTED_MS, partitions: int = 0
+) -> ReceivedRecord:
+    return received(TopicDeclaration(TOPIC, topic_id, changes, partitions=partitions), time_ms=said_ms)
 
 
 def counts_of(
@@ -87,6 +89,34 @@ def judged(records: list[ReceivedRecord], now_ms: int = NOW_MS) -> tuple[Report,
 def only(records: list[ReceivedRecord], now_ms: int = NOW_MS) -> Verdict:
     (verdict,) = judged(records, now_ms)[0].verdicts
     return verdict
+
+
+@pytest.mark.parametrize(
+    ("partitions", "said_ms", "status"),
+    [
+        (1, REPORTED_MS, Status.COMPLETE),
+        (12, REPORTED_MS, Status.UNKNOWN),
+        (12, NOW_MS - 1, Status.PENDING),
+        (0, REPORTED_MS, Status.COMPLETE),
+    ],
+    ids=["it has one", "it has more", "it has more since now", "an earlier auditor does not say it"],
+)
+def test_a_log_that_nobody_could_ever_read_is_missed(partitions: int, said_ms: int, status: Status) -> None:
+    """One that lost its leader before the first heartbeat about it was in no verdict: hours were complete."""
+    declaration = declared(Change(ANY), topic_id="", said_ms=said_ms, partitions=partitions)
+    verdict = only([*unreported(IN_HOUR_A), declaration])
+    assert verdict.status is status
+    if status is not Status.COMPLETE:
+        (finding,) = verdict.findings
+        assert "has never read partition 1, 2, 3, 4, 5, 6, 7, 8 and 3 more of" in finding.text
+        assert not finding.about, "the topic is there, and may get a leader"
+
+
+def test_what_a_deleted_topic_held_that_nobody_could_read_can_be_accepted() -> None:
+    gone = received(TopicDeclaration(TOPIC, "", (), deleted=True), time_ms=NOW_MS - 1)
+    verdict = only([*unreported(IN_HOUR_A), declared(Change(ANY), topic_id="", partitions=2), gone])
+    assert verdict.status is Status.UNKNOWN
+    assert [each.about for each in verdict.findings if "has never read partition 1 of" in each.text] != [""]
 
 
 LATER: Final = Batch(0, 99, 0, 5, 5, HOUR_A + HOUR_MS)

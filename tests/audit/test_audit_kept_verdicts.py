@@ -189,6 +189,7 @@ def others(draw: st.DrawFn) -> object:
     hour_ms, topic_id = draw(hours_ms), draw(ids)
     run = DoubledRun(partition, low, high, draw(st.booleans()))
     problem = TableProblem(hour_ms, "f.parquet", 30, draw(st.booleans()), "is gone")
+    changes, count = (Change(draw(st.sampled_from((ANY, REPORTING)))),), draw(st.integers(0, 4))
     cause = draw(st.sampled_from(("it was cut", AUDITOR_ENDED, asked_by("me@host"))))
     resent = (partition, 9, 0, 0, 9, draw(st.sampled_from((7, -1))), 0, 0, "me@host")
     return draw(
@@ -196,7 +197,7 @@ def others(draw: st.DrawFn) -> object:
             (
                 GapRecord(tier, datacenter, TOPIC, partition, low, high, "deleted", False, topic_id),
                 RecountRecord(tier, datacenter, TOPIC, partition, partition, low, high, cause, topic_id),
-                TopicDeclaration(TOPIC, topic_id, (Change(draw(st.sampled_from((ANY, REPORTING)))),)),
+                TopicDeclaration(TOPIC, topic_id, changes, partitions=count),
                 TopicDeclaration(TOPIC, topic_id, (), deleted=True),
                 VerifiedRecord(WAREHOUSE, TOPIC, "all", 3, 90, 0, ()),
                 VerifiedRecord(WAREHOUSE, TOPIC, "all", 3, 90, 1, (problem,)),

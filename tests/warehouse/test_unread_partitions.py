@@ -17,7 +17,7 @@ from headrace.warehouse.made_again import Said
 from headrace.warehouse.manifest import TableState
 from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.plan import unread_text
-from headrace.warehouse.planning import UnreadPartitionError, check_is_known, doubtful_partitions
+from headrace.warehouse.planning import doubtful_partitions, reason_of
 from headrace.warehouse.source.errors import NoSuchTopicError
 from headrace.warehouse.source.metadata import MetadataClient
 from headrace.warehouse.source.options import LATEST, parse
@@ -96,16 +96,9 @@ def test_other_partitions_are_asked_without_it() -> None:
             metadata.offsets({("page-view", 1): LATEST})
 
 
-@pytest.mark.parametrize(
-    "state",
-    [TableState(), TableState(ends={0: 9}), TableState(ends={1: 9}, topic_ids={1: "earlier"})],
-    ids=["nothing loaded", "another one loaded", "an earlier topic loaded"],
-)
-def test_nothing_is_loaded_while_a_partition_cannot_be_read_of_which_nothing_was(state: TableState) -> None:
-    """The audit may not have heard of it yet, and would call its hours complete without it."""
-    with pytest.raises(UnreadPartitionError, match=r"t: partition 1 cannot be read \(no leader\), and noth"):
-        check_is_known("t", {1: NO_LEADER}, state, "now")
-    check_is_known("t", {1: NO_LEADER}, TableState(ends={1: 9}, topic_ids={1: "now"}), "now")
+def test_the_reason_is_in_words() -> None:
+    assert reason_of(NO_LEADER) == "no leader"
+    assert reason_of(OSError("its leader x:1 does not answer")) == "its leader x:1 does not answer"
 
 
 def test_a_log_that_cannot_be_read_is_not_gone() -> None:

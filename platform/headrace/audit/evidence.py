@@ -87,6 +87,13 @@ class Heartbeat(NamedTuple):
     end_address: int
 
 
+class DeclaredPartitions(NamedTuple):
+    """How many partitions a datacenter's auditor said last that a topic has, and when it said so."""
+
+    partition_count: int
+    said_ms: int
+
+
 class ReportedGap(NamedTuple):
     """Addresses [start, end) that a tier can no longer see, or that an operator let a load skip.
 
@@ -229,7 +236,8 @@ class Evidence:
     A topic may have been deleted and made again under its name (`audit.incarnations`). This is then what is
     known of the present one, first seen at `made_again_ms`; `earlier` are the deleted ones, and `between` are
     claims that nobody can ascribe. `deleted_ms`: when the datacenter's auditor saw that the present one was
-    deleted, too. `is_forgotten`: the store has forgotten the hour at some time, and may lack a part of it.
+    deleted, too. `declared`: how many partitions it said last that the topic has. `is_forgotten`: the store
+    has forgotten the hour at some time, and may lack a part of it.
     """
 
     topic: str
@@ -256,6 +264,7 @@ class Evidence:
     between: tuple[Claim, ...] = ()
     made_again_ms: int | None = None
     deleted_ms: int | None = None
+    declared: DeclaredPartitions | None = None
     unsound_files: tuple[UnsoundFile, ...] = ()
     doubled: tuple[HeldTwice, ...] = ()
     ahead_ms: int = 0

@@ -3,7 +3,7 @@
 Owns the questions; the decisions are in `plan`, and in `made_again` for a log that is not the one before.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -19,7 +19,7 @@ from headrace.warehouse.made_again import (
     noted_marks,
 )
 from headrace.warehouse.manifest import TableState
-from headrace.warehouse.plan import LoadPlan, PlanError, PlannedRange, plan_load
+from headrace.warehouse.plan import LoadPlan, PlannedRange, plan_load
 from headrace.warehouse.source.errors import SourceError
 from headrace.warehouse.source.metadata import MetadataClient
 from headrace.warehouse.source.options import LATEST
@@ -30,10 +30,6 @@ BROKER_TIMEOUT_S: Final = 60.0
 NOTHING: Final = Said()
 BatchMarks = tuple[tuple[int, int], ...]
 """See `LoadedRange.marks`."""
-
-
-class UnreadPartitionError(PlanError):
-    """A partition of which nothing was loaded yet cannot be read."""
 
 
 def plan_topic(
@@ -52,7 +48,6 @@ def plan_topic(
         partitions = [(topic, number) for number in sorted(readable.leaders)]
         latest = metadata.offsets(dict.fromkeys(partitions, LATEST))
         until = metadata.offsets(dict.fromkeys(partitions, until_ms)) if until_ms is not None else {}
-    check_is_known(topic, readable.problems, state, topic_id)
     found = {
         number: Log(readable.starts[number], latest[topic, number], leader)
         for number, leader in readable.leaders.items()
@@ -77,20 +72,6 @@ def plan_topic(
     for each in plan.ranges:
         logs.check_begins_batch(each.partition, each.from_address)
     return replace(plan, topic_id=topic_id, begun=decided.begun, confirmed=decided.confirmed, unread=unread)
-
-
-def check_is_known(topic: str, problems: Mapping[int, Exception], state: TableState, topic_id: str) -> None:
-    """Raises `UnreadPartitionError` if a partition that cannot be read was never loaded.
-
-    Of one that was loaded the audit knows, and no hour is sealed without it. Of another one it may not have
-    heard yet.
-    """
-    for number, problem in sorted(problems.items()):
-        if number not in state.ends or state.topic_ids.get(number, "") != topic_id:
-            raise UnreadPartitionError(
-                f"{topic}: partition {number} cannot be read ({reason_of(problem)}), and nothing of it was "
-                "loaded before. Nothing is loaded: start its brokers, then repeat the load"
-            )
 
 
 def reason_of(problem: Exception) -> str:

@@ -366,7 +366,8 @@ class Auditor:
         """
         own = {key[0] for key, each in self._counters.items() if DATACENTER_TIER in each.partition.tiers}
         topic_ids = {name: self._topic_ids[name] for name in own if name in self._topic_ids}
-        self._unpublished += self._declarations.news(topic_ids)
+        counts = {name: len(self._topics[name].partitions) for name in topic_ids}
+        self._unpublished += self._declarations.news(topic_ids, counts)
         for counter in self._counters.values():
             self._unpublished += counter.cut()
         for record in self._unpublished:

@@ -83,8 +83,9 @@ class Declarations:
             return None
         return {topic for directory in directories for topic, _ in directory.replicas}
 
-    def news(self, topics: Mapping[str, UUID]) -> list[TopicDeclaration]:
+    def news(self, topics: Mapping[str, UUID], counts: Mapping[str, int]) -> list[TopicDeclaration]:
         """Returns the declarations of `topics` (name → id) that it has not returned yet, or that changed.
+        `counts`: how many partitions they have.
 
         Reads the settings of topics that it does not know at once, of the others every `READ_PAUSE_S`. Raises
         `ClientError`; the next call then returns what this one did not.
@@ -99,7 +100,8 @@ class Declarations:
         if is_due:
             self._read_after_s = self._clock_s() + READ_PAUSE_S
         found = [
-            TopicDeclaration(name, str(topics[name]), history_of(config)) for name, config in settings.items()
+            TopicDeclaration(name, str(topics[name]), history_of(config), partitions=counts.get(name, 0))
+            for name, config in settings.items()
         ]
         fresh = self._still_there([each for each in found if self._published.get(each.topic) != each])
         self._published.update((each.topic, each) for each in fresh)

@@ -46,6 +46,7 @@ from headrace.audit.gathering.reported import ANY_TIME_MS, datacenters_of
 from headrace.audit.gathering.tests import doubled_rows, unsound_files
 from headrace.audit.gathering.topics import (
     NamedTopics,
+    declared_partitions,
     deletions_of,
     incarnations_of,
     needed_numbers,
@@ -91,6 +92,7 @@ def evidence(
         for name in datacenters
     }
     declared, deleted_ms = incarnations_of(connection, topic), deletions_of(connection, topic)
+    counts = declared_partitions(connection, topic)
     accepted = acceptances_of(connection, topic, from_ms, to_ms)
     warehouse = last_warehouse(connection, topic)
     unsound = unsound_files(connection, topic, warehouse)
@@ -117,6 +119,7 @@ def evidence(
                 unclosed=open_ones[datacenter],
                 ahead_ms=ahead[datacenter],
                 deleted_ms=deleted_ms.get((datacenter, found.topic_id)),
+                declared=counts.get((datacenter, found.topic_id)),
                 missing_reports=missing[datacenter],
                 lost_logs=lost[datacenter],
                 unsound_files=unsound[hour_ms],

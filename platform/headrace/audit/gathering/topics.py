@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, exists, select
 
-from headrace.audit.evidence import Claim, CountedSpan, PublisherState
+from headrace.audit.evidence import Claim, CountedSpan, DeclaredPartitions, PublisherState
 from headrace.audit.gathering.facts import HourFacts, LogFacts
 from headrace.audit.gathering.publishers import Numbers, numbers_of_topics
 from headrace.audit.incarnations import Line, LogNumbers, Shares, shared_out
@@ -78,6 +78,16 @@ def deletions_of(connection: Connection, topic: str) -> dict[tuple[str, str], in
     )
     query = select(*columns).where(table.c.topic == topic, table.c.deleted_ms.is_not(None), ~counted_since)
     return {tuple(row[:2]): row[2] for row in connection.execute(query)}
+
+
+def declared_partitions(connection: Connection, topic: str) -> dict[tuple[str, str], DeclaredPartitions]:
+    """Returns (datacenter, topic's id) → how many partitions its auditor said last that the topic has."""
+    table = tables.declarations
+    if table.c.partitions.name not in columns_of(connection, table):
+        return {}  # an older version made the store
+    columns = (table.c.datacenter, table.c.topic_id, table.c.partitions, table.c.said_ms)
+    query = select(*columns).where(table.c.topic == topic, table.c.partitions > 0)
+    return {tuple(row[:2]): DeclaredPartitions(*row[2:]) for row in connection.execute(query)}
 
 
 def repeated_tallies(connection: Connection, topic: str, topics: NamedTopics) -> set[int]:

@@ -288,12 +288,14 @@ def _fold_declaration(
     old = connection.execute(select(table).where(*of_key)).one_or_none()
     first_ms = time_ms if old is None else min(old.first_said_ms, time_ms)
     said_ms, changes = (NEVER_SAID_MS, "[]") if old is None else (old.said_ms, old.changes)
+    partitions = None if old is None else old.partitions
     deleted_ms = NEVER_SAID_MS if old is None or old.deleted_ms is None else old.deleted_ms
     if declaration.deleted:
         deleted_ms = max(deleted_ms, time_ms)
     elif said_ms < time_ms:
         said_ms, changes = time_ms, json.dumps(declaration.changes)
-    row = {**key, "first_said_ms": first_ms, "said_ms": said_ms, "changes": changes}
+        partitions = declaration.partitions
+    row = {**key, "first_said_ms": first_ms, "said_ms": said_ms, "changes": changes, "partitions": partitions}
     # One that declares something after that is there: no broker had named it for a while.
     row["deleted_ms"] = deleted_ms if deleted_ms > said_ms else None
     upsert(connection, table, [row])

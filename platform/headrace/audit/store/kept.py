@@ -270,7 +270,13 @@ def _before_declaration(
     old = connection.execute(select(table).where(*of_key)).one_or_none()
     changes = [[*change] for change in declaration.changes]
     is_of_deletion = declaration.deleted or (old is not None and old.deleted_ms is not None)
-    if is_of_deletion or old is None or received.time_ms < old.said_ms or json.loads(old.changes) != changes:
+    said = (changes, declaration.partitions)
+    is_known = (
+        old is not None
+        and received.time_ms >= old.said_ms
+        and (json.loads(old.changes), old.partitions or 0) == said
+    )
+    if is_of_deletion or not is_known:
         forget_topic(connection, declaration.topic, received.datacenter)
 
 

@@ -16,6 +16,7 @@ LATER: Final[tuple[Column[object], ...]] = (
     measured_tables.missing_reports.c.made_ms,
     tables.gaps.c.said_ms,
     tables.declarations.c.deleted_ms,
+    tables.declarations.c.partitions,
 )
 """Each is null, or has a default, in the rows of the earlier version."""
 

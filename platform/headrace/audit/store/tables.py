@@ -140,6 +140,7 @@ declarations = Table(
     number_column("said_ms"),
     Column("changes", Text, nullable=False),
     Column("deleted_ms", BigInteger),
+    Column("partitions", BigInteger),
 )
 
 # The newest heartbeat of each partition.

@@ -31,6 +31,7 @@ class TopicDeclaration:
     topic_id: str
     changes: tuple[Change, ...]
     deleted: bool = False
+    partitions: int = 0
 
     def key(self) -> str:
         return f"topic/{self.topic}"
@@ -38,12 +39,13 @@ class TopicDeclaration:
     def to_avro(self) -> dict[str, Any]:
         changes = [change._asdict() for change in self.changes]
         named = {"topic": self.topic, "topic_id": self.topic_id}
-        return {**named, "changes": changes, "deleted": self.deleted}
+        return {**named, "changes": changes, "deleted": self.deleted, "partitions": self.partitions}
 
     @classmethod
     def from_avro(cls, data: Mapping[str, Any]) -> TopicDeclaration:
         changes = tuple(Change(change["producers"], change["from_ms"]) for change in data["changes"])
-        return cls(data["topic"], data["topic_id"], changes, data.get("deleted", False))
+        told = (data.get("deleted", False), data.get("partitions", 0))
+        return cls(data["topic"], data["topic_id"], changes, *told)
 
 
 class Incarnation(NamedTuple):

@@ -210,10 +210,15 @@ def _check_load(load: LoadReport, _received: ReceivedRecord, _now_ms: int) -> No
     check_hours(hour.hour_ms for partition in load.partitions for hour in partition.hours)
 
 
+PARTITIONS_MAX: Final = 100_000
+"""Of a topic: each one is looked for in each hour."""
+
+
 def _check_declaration(declaration: TopicDeclaration, _received: ReceivedRecord, _now_ms: int) -> None:
     check_topic(declaration.topic)
     check_name("topic id", declaration.topic_id)
-    changes = declaration.changes
+    changes, count = declaration.changes, declaration.partitions
+    require(0 <= count <= PARTITIONS_MAX, f"its topic has {count} partitions")
     if declaration.deleted:
         require(not changes, f"a deleted topic declares {len(changes)} changes")
         return

@@ -7,7 +7,7 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Final
 
 from headrace.audit import phrases
@@ -19,6 +19,8 @@ from headrace.audit.verdicts.hop_counts import is_counts_only
 
 GONE_MS: Final = 24 * 3_600_000
 """After so long a silence a finding says what to do if the datacenter is gone for good."""
+LISTED_MAX: Final = 8
+"""Partitions that a finding names."""
 NO_REPORT_MS: Final = -(2**63)
 DELETED_SLACK_MS: Final = 2 * 60_000
 """How long before it sees that a topic is deleted an auditor that runs may have counted it last."""
@@ -233,6 +235,7 @@ def _silent_auditor(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator
             read_ms = {number: beat.at_ms - evidence.ahead_ms for number, beat in beats.items() if beat}
             late = {number: at_ms for number, at_ms in read_ms.items() if at_ms < due_ms}
             yield from _unread_logs(late, evidence, policy, now_ms)
+            yield from _never_read_logs(read_ms.keys(), evidence, policy, now_ms)
         return
     if evidence.deleted_ms is not None:
         if evidence.is_counted_from_log or last_ms < evidence.deleted_ms - DELETED_SLACK_MS:
@@ -282,6 +285,24 @@ def _unread_logs(
             f"{phrases.hour(evidence.hour_ms)}; has it a leader?",
             partition=partition,
             about=_about_end(evidence, at_ms),
+        )
+
+
+def _never_read_logs(read: Set[int], evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
+    """Yields, as one, the logs that the topic has and the auditor could never read."""
+    if evidence.declared is None:
+        return
+    count, said_ms = evidence.declared
+    if missing := [number for number in range(count) if number not in read]:
+        named = ", ".join(map(str, missing[:LISTED_MAX]))
+        more = f" and {len(missing) - LISTED_MAX} more" if len(missing) > LISTED_MAX else ""
+        never = f"partition {named}{more} of {evidence.topic}"
+        yield Finding(
+            Status.PENDING if now_ms < max(said_ms, evidence.end_ms) + policy.delay_ms else Status.UNKNOWN,
+            PRODUCER_HOP,
+            f"{evidence.datacenter}'s auditor has never read {never}, so it is not known what it holds of "
+            f"{phrases.hour(evidence.hour_ms)}; has it a leader?",
+            about="" if evidence.deleted_ms is None else phrases.of_topic(f"never read: {never}", evidence),
         )
 
 
