@@ -38,6 +38,7 @@ def fetch(
     leader_epoch: int = 3,
     registered: int = REGISTERED,
     start: int = 0,
+    follower: int = FOLLOWER,
 ) -> None:
     """Notes a fetch at `address`; the leader's log goes from `start` to `END`."""
     log = SimpleNamespace(start_address=start, end_address=END)
@@ -51,7 +52,7 @@ def fetch(
     for name in ("is_past_epoch", "is_registered_epoch"):
         setattr(state, name, getattr(BrokerState, name).__get__(state))
     part = FetchPartition(0, address, 1, current_leader_epoch=leader_epoch)
-    note(state, partition, part, FetchRequest(0, 0, 1, [], FOLLOWER, replica_epoch=replica_epoch))
+    note(state, partition, part, FetchRequest(0, 0, 1, [], follower, replica_epoch=replica_epoch))
 
 
 def test_the_registered_follower_counts() -> None:
@@ -72,6 +73,16 @@ def test_an_older_self_of_the_follower_is_refused() -> None:
     with pytest.raises(Refused) as refused:
         asked(REGISTERED - 1)
     assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_the_leader_is_no_follower_of_its_own() -> None:
+    """Anybody may say that it is, with the broker epoch that DescribeCluster tells."""
+    replicas = InSyncReplicas(
+        LEADER, (1, 2), (1, 2), min_in_sync=1, epoch_start=0, high_watermark=0, now_ms=0.0
+    )
+    with pytest.raises(Refused) as refused:
+        fetch(replicas, REGISTERED, END, follower=LEADER)
+    assert refused.value.code is ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
 def test_without_a_leader_epoch_nothing_counts() -> None:

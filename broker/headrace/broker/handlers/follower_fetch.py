@@ -21,8 +21,8 @@ NOTHING_TOLD: Final = -1
 def note(state: BrokerState, partition: Partition, part: FetchPartition, body: FetchRequest) -> None:
     """Notes how far the follower is, if its log agrees with this one up to there. Raises `Refused`."""
     replicas = partition.replicas
-    if replicas is None or body.replica_id not in replicas.replicas:
-        # As Kafka: this leader may not know yet that the follower is a replica.
+    if replicas is None or body.replica_id not in replicas.replicas or body.replica_id == replicas.broker_id:
+        # As Kafka: this leader may not know yet that the follower is a replica. It follows nobody itself.
         raise Refused(
             ErrorCode.UNKNOWN_LEADER_EPOCH
             if part.current_leader_epoch >= 0
