@@ -10,7 +10,7 @@ from fix_broker import BrokerCluster, RawClient
 from headrace.client import Admin
 from headrace.client.errors import BrokerError
 from headrace.replication.gaps import SETTING
-from headrace.wire.batch import readdress
+from headrace.wire.batch import END_ADDRESS_MAX, readdress
 from headrace.wire.errors import ErrorCode
 from headrace.wire.records import Record, encode_batch
 
@@ -51,6 +51,22 @@ def test_an_accepted_gap_is_passed_once_and_exactly(one_broker: BrokerCluster) -
         assert client.fetch(topic, 1, to).records == at(to)
         assert client.list_offset(topic, 0, -2)[0] == 700, "the other partition keeps what it holds"
         assert client.produce(topic, 1, at(to + size_bytes)).error_code == 0
+
+
+def test_a_log_ends_where_offsets_end(one_broker: BrokerCluster) -> None:
+    """No answer can hold an address beyond: followers fetched nothing of that leader any more."""
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    two = bytearray(encode_batch([Record(0, 1_000 + i, None, b"v") for i in range(2)]))
+    last = END_ADDRESS_MAX - len(two)
+    with RawClient(one_broker.bootstrap) as client:
+        client.create_topic(topic, config={MIRROR: "true"})
+        readdress(two, 0, last + 1, leader_epoch=0)  # its offsets are 2**63 - 2 and 2**63 - 1
+        assert client.produce(topic, 0, bytes(two)).error_code == ErrorCode.POLICY_VIOLATION
+        readdress(two, 0, last, leader_epoch=0)
+        assert client.produce(topic, 0, bytes(two)).error_code == 0
+        assert client.list_offset(topic, 0, -1)[0] == END_ADDRESS_MAX
+        assert client.fetch(topic, 0, last).records == two
+        assert client.fetch(topic, 0, END_ADDRESS_MAX).error_code == 0
 
 
 @pytest.mark.parametrize("value", ["false", None])

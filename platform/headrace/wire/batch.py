@@ -37,6 +37,7 @@ ATTRIBUTES_AT: Final = 21
 RECORD_COUNT_AT: Final = 57
 MAGIC: Final = 2
 SEQUENCE_SPAN: Final = 2**31  # sequence numbers wrap to 0 after 2**31 - 1
+END_ADDRESS_MAX: Final = 2**63 - 1  # of a stored batch: it is the next offset, and Kafka's have 63 bits
 
 CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME_BIT: Final = 0x08
@@ -103,7 +104,7 @@ class BatchHeader(NamedTuple):
             self.base_offset + count == address + size_bytes
             and self.last_offset_delta == count - 1
             and count < size_bytes
-            and address >= 0
+            and 0 <= address <= END_ADDRESS_MAX - size_bytes
         )
 
     @property
@@ -173,7 +174,7 @@ def hop_sound(buffer: memoryview, address: int) -> tuple[list[BatchHeader], int]
     Why it stops is not said: `read_header`, `verify` and `is_stored_at` tell. Every copied batch passes here.
     """
     headers: list[BatchHeader] = []
-    at, size = 0, len(buffer) if address >= 0 else 0
+    at, size = 0, min(len(buffer), END_ADDRESS_MAX - address) if address >= 0 else 0
     unpack, make = HEADER.unpack_from, BatchHeader._make
     while at + HEADER_SIZE_BYTES <= size:
         fields = unpack(buffer, at)
