@@ -10,7 +10,6 @@ from typing import Protocol, TypeVar
 
 from headrace.broker.core import ClientConnection
 from headrace.broker.errors import Refused
-from headrace.broker.produce.checks import Found
 from headrace.broker.produce.job import (
     ACKS_ALL,
     ACKS_LEADER,
@@ -20,6 +19,7 @@ from headrace.broker.produce.job import (
     ProduceJob,
     fill,
 )
+from headrace.broker.produce.opening_threads import BUSY, Found
 from headrace.broker.produce.staging import stage
 from headrace.broker.state import BrokerState
 from headrace.wire.errors import ErrorCode
@@ -70,10 +70,10 @@ def handle(
         _stage_all(state, job, body, found | later, may_keep=True, pass_on=pass_on)
         connection.release()
 
-    if state.checks.open_later(left, state.clock_ms(), opened):
+    if state.checks.open_later(connection.peer, left, state.clock_ms(), opened):
         connection.hold()
     else:
-        busy = Refused(ErrorCode.LEADER_NOT_AVAILABLE, "too many batches are being checked: send it again")
+        busy = Refused(ErrorCode.LEADER_NOT_AVAILABLE, BUSY)
         waiting: Found = {each.place: busy for each in left}
         _stage_all(state, job, body, found | waiting, may_keep=True, pass_on=pass_on)
 

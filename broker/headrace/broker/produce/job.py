@@ -13,8 +13,8 @@ from headrace.broker import leader_hints
 from headrace.broker.core import ClientConnection, Slot
 from headrace.broker.errors import Refused
 from headrace.broker.produce import validation
-from headrace.broker.produce.checks import Unopened
 from headrace.broker.produce.opening import needs_opening
+from headrace.broker.produce.opening_threads import Unopened
 from headrace.broker.produce.refusals import SequencedBatch, StoredSequence, sequenced_batch
 from headrace.broker.produce.staging import NOT_STAMPED, Staged
 from headrace.broker.produce.validation import Batches
