@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.log import scan
 from headrace.log.checkpoint import Checkpoint, encode
 from headrace.log.config import LogConfig
-from headrace.log.errors import AddressOutOfRangeError
+from headrace.log.errors import AddressOutOfRangeError, LogReadError
 from headrace.log.partition import PartitionLog
 from headrace.log.search import Scanned, Search, TimestampedOffset
 from headrace.log.starts import SPAN_BYTES
@@ -278,3 +278,17 @@ def test_a_search_passes_over_damage(tmp_path: Path, *, indexed: bool) -> None:
             assert not indexed or found.timestamp_ms == max(ms, 1_006)  # where a span begins
     assert run(log.search_max_timestamp()) == (offsets[-1], 1_039)
     log.close()
+
+
+def test_a_file_that_cannot_be_opened_is_an_error_of_its_readers(tmp_path: Path) -> None:
+    """Else each Fetch that asked for it ended its connection, and a follower got nothing of that leader."""
+    log, _ = build(tmp_path, [[1_000]] * 40)
+    log.close()
+    log = PartitionLog(tmp_path, CONFIG)
+    first, second = [segment.base_address for segment in log._segments][:2]
+    (tmp_path / f"{first:020d}.log").unlink()
+    for read in (lambda: log.slices(first, 1), lambda: log.position(first + 1)):
+        with pytest.raises(LogReadError, match=r"00000\.log: it cannot be opened: No such file"):
+            read()
+    assert log.slices(second, 1)
+    log.abandon()

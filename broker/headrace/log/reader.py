@@ -93,7 +93,7 @@ class LogReader:
                 end = self._cut(segment, address, left_bytes, need_one=not found)
             if end <= address:
                 break
-            found.append(FileSlice(segment.file, address - segment.base_address, end - address))
+            found.append(FileSlice(segment.to_read(), address - segment.base_address, end - address))
             left_bytes -= end - address
             address = end
             # A cut ends at a known start. What is left is less than a span: not worth reading headers for it.

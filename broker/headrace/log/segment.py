@@ -99,6 +99,13 @@ class Segment:
             self._file = self.in_use() or OpenFile(self.path)
         return self._file
 
+    def to_read(self) -> OpenFile:
+        """Returns the open file. Raises `LogReadError` if it cannot be opened: it was removed, say."""
+        try:
+            return self.file
+        except OSError as error:
+            raise LogReadError(f"{self.path}: it cannot be opened: {error.strerror}") from error
+
     def in_use(self) -> OpenFile | None:
         """The file, if it is open: here, or by a slice that was not read yet."""
         if self._file is not None or self._last_file is None:
@@ -211,7 +218,7 @@ class Segment:
         starts = self.starts
         at = address if is_start else self.start_before(address)
         try:
-            for step in scan.steps(self.file, self.base_address, at, self.end_address):
+            for step in scan.steps(self.to_read(), self.base_address, at, self.end_address):
                 if step.address == starts.covered_address:
                     starts.note(step.address, step.size_bytes, step.max_timestamp_ms)
                 at = step.address + step.size_bytes
@@ -247,7 +254,7 @@ class Segment:
 
     def has_batch_at(self, address: int) -> bool:
         """See `scan.has_batch_at`: for an address where no known start leads."""
-        return scan.has_batch_at(self.file, self.base_address, address, self.end_address)
+        return scan.has_batch_at(self.to_read(), self.base_address, address, self.end_address)
 
     def sparse_starts(self) -> list[int]:
         """Returns what a checkpoint stores of this segment."""
