@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -27,6 +28,7 @@ from headrace.broker.settings.config import BrokerConfig
 from headrace.log.flush import GATHER_MAX_S, GATHER_PAUSE_MAX, Flushed, Gathering
 from headrace.log.index import IndexJob
 from headrace.log.partition import PartitionLog
+from headrace.log.segments import UNFLUSHED_SEALED_MAX
 from headrace.wire.batch import read_header
 from headrace.wire.errors import ErrorCode
 from headrace.wire.records import Record, encode_batch
@@ -175,6 +177,21 @@ def test_a_synchronous_producer_never_waits_for_others(
         site.run_job()
     assert site.waits_s == []
     assert all(waiter.codes == [ErrorCode.NONE] for waiter in site.waiters)
+    site.log.close()
+
+
+def test_a_flush_that_may_wait_for_an_hour_does_not_wait_for_more_than_so_many_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each segment stays open until it is flushed: a topic with small ones would take all descriptors."""
+    site = Site(tmp_path, monkeypatch, segment_bytes=1_024)
+    site.log.config = replace(site.log.config, flush_ms=3_600_000)
+    for _ in range(UNFLUSHED_SEALED_MAX):
+        site.produce(1_000)
+    assert not site.jobs
+    site.produce(1_000)
+    site.run_job()
+    assert site.log.flushed_address == site.log.end_address
     site.log.close()
 
 

@@ -221,7 +221,9 @@ class Partitions:
         if partition.flushing or partition.failure:
             return
         config = partition.log.config
-        if config.flush_messages is None and config.flush_ms is None:
+        if partition.log.must_flush:
+            wait_ms = 0
+        elif config.flush_messages is None and config.flush_ms is None:
             needs_fsync = partition.replicas is None or partition.config.acks_all_waits_for_fsync
             is_awaited = needs_fsync and (partition.durable_waiting or partition.readers)
             wait_ms = 0 if is_awaited else LAZY_FLUSH_MS

@@ -21,6 +21,7 @@ from headrace.log.retention import delete_expired, must_roll
 from headrace.log.saving import checkpoint_of
 from headrace.log.search import Search, first_at, greatest
 from headrace.log.segment import Segment
+from headrace.log.segments import UNFLUSHED_SEALED_MAX
 from headrace.log.writing import LogWriter
 
 
@@ -66,6 +67,11 @@ class PartitionLog(LogWriter):
         self.end_address = self.flushed_address = self.staged_end_address = address
 
     # --- flush ---
+
+    @property
+    def must_flush(self) -> bool:
+        """Whether a flush can wait no longer: each sealed segment takes a descriptor until then."""
+        return self._segments.unflushed_count >= UNFLUSHED_SEALED_MAX
 
     def begin_flush(self, gather_s: float = 0.0) -> FlushJob | None:
         """Returns the fsync of all unflushed bytes, to run on any thread; `None` if all is flushed.

@@ -46,6 +46,7 @@ class LogReader:
             return self._behind_gap(segment)
         if segment.start_before(offset) == offset:
             return offset
+        self._segments.will_read(segment)
         if segment.is_cold(offset):
             if segment.is_behind_damage(offset) and segment.has_batch_at(offset):
                 return self.keep(offset, offset)
@@ -86,6 +87,7 @@ class LogReader:
             if segment.end_address <= address and not found:
                 address = self._behind_gap(segment)
                 continue
+            self._segments.will_read(segment)
             if segment.is_behind_damage(address):  # no start is known here, and none gets known
                 left_bytes = min(left_bytes, COLD_SCAN_MAX_BYTES)
             is_cut = end - address > left_bytes

@@ -15,13 +15,15 @@ from headrace.log.index import IndexJob
 from headrace.log.segment import Segment
 from headrace.wire.batch import BatchHeader
 
-OPEN_SEALED_MAX: Final = 8  # descriptors that a log keeps open for sealed segments
+OPEN_SEALED_MAX: Final = 8  # descriptors that a log keeps open for sealed segments that are durable
+UNFLUSHED_SEALED_MAX: Final = 64  # before a flush begins, whatever the flush settings say
+READ_SEALED_MAX: Final = 64  # of those that are read: whose starts it knows until the next roll
 
 
 class SegmentList:
     """At least one segment; the last is the active one, the only one that is written."""
 
-    __slots__ = ("_bases", "_flushing", "_segments", "_to_index", "_unflushed", "active")
+    __slots__ = ("_bases", "_flushing", "_opened", "_segments", "_to_index", "_unflushed", "active")
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self._segments = list(segments)
@@ -35,6 +37,11 @@ class SegmentList:
         ] = []  # sealed; perhaps neither they nor the name of the next file are durable
         self._flushing: list[Segment] = []  # those of them that the running flush makes durable
         self._to_index: list[Segment] = []
+        self._note_opened()
+
+    def _note_opened(self) -> None:
+        # Sealed ones that may have a descriptor: those that were read or sealed longest ago are first.
+        self._opened = dict.fromkeys(segment for segment in self.sealed() if segment.is_open)
 
     @property
     def start_address(self) -> int:
@@ -83,6 +90,7 @@ class SegmentList:
     def add(self, segment: Segment) -> None:
         """Appends a segment, which becomes the active one."""
         self._unflushed.append(self.active)
+        self._opened[self.active] = None
         self._segments.append(segment)
         self._bases.append(segment.base_address)
         self.active = segment
@@ -90,6 +98,7 @@ class SegmentList:
     def take_out_oldest(self) -> Path:
         """See `Segment.take_out`. Raises `OSError`."""
         taken = self._segments[0].take_out()
+        self._opened.pop(self._segments[0], None)
         del self._segments[0], self._bases[0]
         return taken
 
@@ -111,6 +120,7 @@ class SegmentList:
             self.active.delete()
             del self._segments[-1], self._bases[-1]
             self.active = self._segments[-1]
+        self._note_opened()
         active = self.active
         is_cut = active.end_address > address
         if is_cut:
@@ -173,17 +183,34 @@ class SegmentList:
 
     # --- descriptors ---
 
-    def release_idle(self, flushed_address: int) -> None:
+    @property
+    def unflushed_count(self) -> int:
+        """How many sealed segments stay open until they are flushed."""
+        return len(self._unflushed) + len(self._flushing)
+
+    def will_read(self, segment: Segment) -> None:
+        """Called before a segment is read: a reader of all of a log would else open all of its files."""
+        if segment is not self.active:
+            self._opened.pop(segment, None)
+            self._opened[segment] = None
+            self._release_idle(READ_SEALED_MAX)
+
+    def release_idle(self) -> None:
         """Releases the descriptors of sealed, flushed segments, except the last few, and the starts that the
-        indexes have, too.
+        indexes have, too. Looks at no others: a log may have very many.
         """
-        idle = [
-            segment for segment in self.sealed() if segment.is_open and segment.end_address <= flushed_address
-        ]
-        unsaved = {id(each) for each in (*self._unflushed, *self._flushing, *self._to_index)}
+        self._release_idle(OPEN_SEALED_MAX)
+
+    def _release_idle(self, known_max: int) -> None:
+        if len(self._opened) - self.unflushed_count <= OPEN_SEALED_MAX:
+            return
+        unflushed = {*self._unflushed, *self._flushing}
+        idle = [segment for segment in self._opened if segment not in unflushed]
         for segment in idle[:-OPEN_SEALED_MAX]:
             segment.release()
-            if id(segment) not in unsaved:
+        for segment in idle[:-known_max]:
+            del self._opened[segment]
+            if segment not in self._to_index:
                 segment.forget_starts()
 
     def release_all(self) -> list[FileReference]:

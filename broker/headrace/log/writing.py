@@ -225,7 +225,7 @@ class LogWriter:
         if self._segments.active.size_bytes == 0:
             return
         self._segments.add(self._new_segment(self.end_address))
-        self._segments.release_idle(self.flushed_address)
+        self._segments.release_idle()
 
     def rebase(self, address: int) -> None:
         """Makes a pristine log begin at `address`; does nothing to any other log."""
