@@ -17,6 +17,7 @@ from headrace.broker.lookups import WAIT_MAX_MS, Outcome
 from headrace.broker.partition import Partition
 from headrace.broker.promise import Promise
 from headrace.broker.state import BrokerState
+from headrace.log.epochs import NO_EPOCH
 from headrace.log.errors import LogError
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
@@ -32,7 +33,8 @@ LATEST_TIERED: Final = -5
 # Times below 0 that mean something else, and the version that began it; Apache Kafka refuses all others.
 SPECIAL_FROM: Final = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 UNSETTLED_FROM: Final = 5  # the first version that knows OFFSET_NOT_AVAILABLE (KIP-207)
-NOWHERE: Final = (-1, -1)
+NOTHING: Final = -1  # the offset where there is none
+NOWHERE: Final = (-1, NOTHING)
 SEARCHES_AT_ONCE_MAX: Final = 4  # of one request
 # One slice of a long request is answered in a few ms; then other connections have their turn.
 SLICE_PARTITIONS: Final = 500
@@ -94,7 +96,7 @@ class _Job:
         elif part.timestamp in (EARLIEST, EARLIEST_LOCAL):
             self._results[key] = _found(partition, partition.log.start_address)
         elif part.timestamp == LATEST_TIERED:
-            self._results[key] = _found(partition, -1)
+            self._results[key] = _found(partition, NOTHING)
         else:
             self._searches.append(_Search(key, partition, part.timestamp))
 
@@ -182,5 +184,18 @@ def _found(partition: Partition, offset: int, timestamp_ms: int = -1) -> Tree:
         "error_code": ErrorCode.NONE,
         "timestamp": timestamp_ms,
         "offset": offset,
-        "leader_epoch": partition.leader_epoch,
+        "leader_epoch": _epoch_at(partition, offset),
     }
+
+
+def _epoch_at(partition: Partition, offset: int) -> int:
+    """Returns the leader epoch that belongs to an offset (KIP-320): that of the batch there, at the end the
+    present leader's. A mirror's copy has its source's epochs: by any other one than those a client that asks
+    where it ends would be told that it has lost what lies before the offset (`leader_epochs.end_of`).
+    """
+    epochs = partition.log.epochs
+    if offset == NOTHING:
+        return NO_EPOCH
+    if offset < partition.visible_address:
+        return epochs.at(offset)
+    return epochs.latest if partition.config.mirror else partition.leader_epoch
