@@ -166,26 +166,29 @@ def test_only_a_full_disk_is_retriable(
     assert len(list(hop(content(log)))) == 2
 
 
-def test_a_full_disk_at_a_checkpoint_stops_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("call", "code"), [("write", errno.ENOSPC), ("open", errno.EMFILE)])
+def test_want_of_room_or_descriptors_at_a_checkpoint_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, call: str, code: int
 ) -> None:
     log = PartitionLog(tmp_path / "t-0")
-    real = os.write
+    real = getattr(os, call)
 
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def fails(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
 
     log.append(batch(b"first"))
-    monkeypatch.setattr(os, "write", full)
+    log.flush()  # of the folder, too
+    log.append(batch(b"second"))
+    monkeypatch.setattr(os, call, fails)
     assert log.request_checkpoint()
     log.flush()
     assert log.offline is None and log.flushed_address == log.end_address
-    assert f"no room for a checkpoint: {log.directory}" in caplog.text
-    monkeypatch.setattr(os, "write", real)
-    log.append(batch(b"second"))
+    assert f"no checkpoint was saved: {log.directory}" in caplog.text
+    monkeypatch.setattr(os, call, real)
+    log.append(batch(b"third"))
     log.close()
     assert (log.directory / "checkpoint").exists()
-    assert len(list(hop(content(PartitionLog(tmp_path / "t-0"))))) == 2
+    assert len(list(hop(content(PartitionLog(tmp_path / "t-0"))))) == 3
 
 
 @pytest.mark.parametrize("call", ["fsync", "unlink"])

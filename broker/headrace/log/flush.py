@@ -5,6 +5,7 @@ The job reads the end of the active segment and uses files; it changes no state 
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -18,6 +19,8 @@ from headrace.process.disk import explained
 
 logger = logging.getLogger(__name__)
 
+NOT_SAVED: Final = DISK_FULL | {errno.EMFILE, errno.ENFILE}
+"""A checkpoint needs new files. None of these errors says anything of the bytes that were flushed."""
 GATHER_MAX_S: Final = 0.0005
 GATHER_PAUSE_MAX: Final = 64  # flushes without another attempt, after waits that brought nothing
 
@@ -40,7 +43,7 @@ class FlushJob(NamedTuple):
     the last of `files`, from any thread. It waits `gather_s` first.
 
     If `run` raises `OSError`, the bytes may or may not be durable and the job must not be repeated. If only
-    the checkpoint does not fit on the disk, logs a warning: the next start scans more.
+    the checkpoint finds no room, or no descriptor, logs a warning: the next start scans more.
     """
 
     directory: Path
@@ -75,10 +78,10 @@ class FlushJob(NamedTuple):
         try:
             save(self.directory, checkpoint)
         except OSError as error:
-            if error.errno not in DISK_FULL:
+            if error.errno not in NOT_SAVED:
                 raise
             logger.warning(
-                "no room for a checkpoint: %s. Until then a start scans the log from the last checkpoint",
+                "no checkpoint was saved: %s. Until the next one a start scans the log from the last one",
                 explained(error, self.directory),
             )
 
