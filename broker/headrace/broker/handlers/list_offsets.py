@@ -190,8 +190,8 @@ def _found(partition: Partition, offset: int, timestamp_ms: int = -1) -> Tree:
 
 def _epoch_at(partition: Partition, offset: int) -> int:
     """Returns the leader epoch that belongs to an offset (KIP-320): that of the batch there, at the end the
-    present leader's. A mirror's copy has its source's epochs: by any other one than those a client that asks
-    where it ends would be told that it has lost what lies before the offset (`leader_epochs.end_of`).
+    present leader's. A mirror's copy has its source's epochs: any other one than those ends before the offset
+    (`leader_epochs.end_of`), as if the copy had lost what lies between.
     """
     epochs = partition.log.epochs
     if offset == NOTHING:
