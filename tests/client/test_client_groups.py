@@ -15,7 +15,7 @@ from headrace.client import Admin, Consumer, ConsumerGroup, ConsumerRecord
 from headrace.client.errors import ClosedError, GroupError
 from headrace.coordination import znodes
 from headrace.coordination.consumers import ConsumerRegistry
-from headrace.coordination.errors import NodeHeldError
+from headrace.coordination.errors import NodeHeldError, ZooKeeperUnavailableError
 from headrace.coordination.session import SessionState, ZooKeeperSession
 
 CLAIM_S = 20
@@ -207,6 +207,51 @@ def test_a_session_that_expires_unnoticed_takes_its_claims_with_it(members: Memb
     with ZooKeeperSession(members.cluster.zookeeper.hosts) as other:
         registry = ConsumerRegistry(other, members.name)
         until(lambda: len(registry.owners(members.topic)) == 4, "a claim on all partitions", CLAIM_S)
+
+
+def test_partitions_whose_release_failed_go_to_their_next_owner(members: Members) -> None:
+    """ZooKeeper stood still for longer than a call waits, and kept this member's session."""
+    first = members.join()
+    until(lambda: len(first.assignment[0]) == 4)
+    session = first._thread._session
+    delete, failures = session.delete, iter([ZooKeeperUnavailableError("no answer")])
+
+    def fails_once(*arguments: Any, **options: Any) -> None:
+        for failure in failures:
+            raise failure
+        delete(*arguments, **options)
+
+    session.delete = fails_once  # type: ignore[method-assign]
+    second = members.join()
+    until(lambda: len(first.assignment[0]) == len(second.assignment[0]) == 2, "an even share")
+    assert not list(failures), "a release failed"
+
+
+def test_what_was_claimed_just_after_a_session_expired_goes_to_its_next_owner(members: Members) -> None:
+    """It expires while a member that rebalances reads the registry, which then claims in the next session."""
+    first, second = members.join(), members.join()
+    members.until_shared()
+    thread, expire = first._thread, members.cluster.zookeeper.expire
+    read, claim_all, before = thread._registry.members, thread._registry.claim_all, thread._session.session_id
+    claimed = threading.Event()
+
+    def reads_late() -> dict[str, dict[str, int]]:
+        if thread._session.session_id == before and len(read()) == 1:
+            expire(thread._session)
+            until(lambda: thread._session.session_id != before and first.member_id in read())
+        return read()
+
+    def claims(*arguments: Any, **options: Any) -> None:
+        claim_all(*arguments, **options)
+        if thread._session.session_id != before and not claimed.is_set():
+            claimed.set()
+            until(lambda: len(read()) == 2, "a third member")
+
+    thread._registry.members, thread._registry.claim_all = reads_late, claims  # type: ignore[method-assign]
+    second.close()
+    assert claimed.wait(WAIT_S)
+    third = members.join()
+    until(lambda: len(first.assignment[0]) == len(third.assignment[0]) == 2, "an even share")
 
 
 def test_a_member_that_cannot_join_leaves_nothing(members: Members) -> None:

@@ -142,7 +142,7 @@ class ConsumerRegistry:
         check_group_name(group)
         self._session = session
         self.group = group
-        self._tried: dict[TopicPartition, str] = {}  # by a `claim_all` that has not succeeded
+        self._claimed: dict[TopicPartition, str] = {}  # by `claim_all`, and perhaps not released since
 
     # --- members ---
 
@@ -186,34 +186,33 @@ class ConsumerRegistry:
             time.sleep(CLAIM_POLL_S)
 
     def claim_all(self, claims: Mapping[TopicPartition, str], *, wait_s: float) -> None:
-        """Claims several partitions (→ their owners) within `wait_s`; releases all of them on
-        `NodeHeldError`. What is left claimed because ZooKeeper fails is released by the next call."""
+        """Claims these partitions (→ their owners), and no others, within `wait_s`; releases all of them on
+        `NodeHeldError`. What earlier calls claimed is released, too: its release may have failed, or its
+        owner have given it up as if its session were the one that ended."""
         self._release_unwanted(claims)
         deadline = time.monotonic() + wait_s
         try:
             for (topic, partition), owner in sorted(claims.items()):
-                self._tried[topic, partition] = owner
+                self._claimed[topic, partition] = owner
                 self.claim(topic, partition, owner, wait_s=max(0.0, deadline - time.monotonic()))
         except NodeHeldError:
             self._release_unwanted({})
             raise
-        self._tried.clear()
 
     def _release_unwanted(self, claims: Mapping[TopicPartition, str]) -> None:
-        """Releases what an earlier `claim_all` may have claimed before it failed, except `claims`."""
-        for key, owner in list(self._tried.items()):
+        """Releases what earlier calls of `claim_all` may have left claimed, except `claims`."""
+        for key, owner in list(self._claimed.items()):
             if claims.get(key) != owner:
                 self.release(*key, owner)
-            del self._tried[key]
 
     def release(self, topic: str, partition: int, owner: str) -> None:
         """Releases a partition; does nothing if `owner` does not own it in this session."""
         path = znodes.owner(self.group, topic, partition)
         if self._owner(self._session.get_or_none(path)) == Owner(owner, self._session.session_id):
-            try:
+            with suppress(NoNodeError):
                 self._session.delete(path)
-            except NoNodeError:
-                return
+        if self._claimed.get((topic, partition)) == owner:
+            del self._claimed[topic, partition]
 
     def owners(self, topic: str) -> dict[int, Owner]:
         """Returns the owners of a topic's partitions; partitions without an owner are left out."""
