@@ -105,6 +105,22 @@ def test_an_heir_names_the_last_report_of_the_dead_that_arrived_and_when_it_was_
     assert (number, arrived, made_ms) == (4, 2, STARTED_MS + 11_000), "a second later at most"
 
 
+def test_a_publisher_that_could_not_report_its_end_is_succeeded_in_its_own_process(tmp_path: Path) -> None:
+    """A service that runs for months makes a publisher anew after an outage of the brokers."""
+    site = Site(tmp_path)
+    site.report(at_ms=10)
+    site.first.hand_over("t", site.now_ms)
+    site.producer.broken = lambda _: True
+    with pytest.raises(ReportError):
+        site.first.close()
+    site.first.batch_closed(BatchIdentity("t", 0, 1, 0, 0, 1, site.now_ms, site.now_ms))  # late: no error
+    site.producer.broken = lambda _: False
+    record = site.succeed(at_ms=20_000)
+    assert said(record) == (3, 1, STARTED_MS + 1_000)
+    assert sum(tally["handed_over_count"] for tally in record["tallies"]) == 2
+    assert not list(tmp_path.iterdir())
+
+
 def test_it_names_none_if_none_arrived(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.journal.belongs_to(CLUSTER)

@@ -65,7 +65,8 @@ UNFINISHED_SUFFIX: Final = ".new"  # of a file that will take the journal's plac
 
 
 class Journal:
-    """The journal that a living publisher writes. Its file stays locked until `delete` or the process's end.
+    """The journal that a living publisher writes. Its file is locked until `delete`, `leave` or the process's
+    end.
 
     A journal that would exceed `SIZE_MAX_BYTES` is marked as overflowed, and says nothing more. Raises
     `OSError`.
@@ -165,6 +166,10 @@ class Journal:
     def delete(self) -> None:
         """Ends the journal: the publisher has said all."""
         self.path.unlink(missing_ok=True)
+        self._end()
+
+    def leave(self) -> None:
+        """Ends writing, and unlocks the file: a later publisher of the service reports what it says."""
         self._end()
 
     def leave_to_parent(self) -> None:

@@ -23,6 +23,7 @@ class Journaled(Protocol):
     def report_arrived(self, arrived: Arrived) -> None: ...
     def compact(self, counts: HandoverCounts) -> None: ...
     def rewrite(self, counts: HandoverCounts) -> None: ...
+    def leave(self) -> None: ...
     def delete(self) -> None: ...
 
 
@@ -54,6 +55,9 @@ class NoJournal:
         """Does nothing."""
 
     def rewrite(self, counts: HandoverCounts) -> None:
+        """Does nothing."""
+
+    def leave(self) -> None:
         """Does nothing."""
 
     def delete(self) -> None:

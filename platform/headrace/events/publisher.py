@@ -226,8 +226,8 @@ class EventPublisher(Client):
     def close(self, timeout_s: float | None = None) -> None:
         """Delivers all events in `timeout_s` (None: the delivery timeout), then sends the last report.
 
-        Raises `ReportError` if that report did not arrive: the audit then shows this publisher's events as
-        unknown. May be called again, also if a signal's handler raised in it: then it goes on.
+        Raises `ReportError` if that report did not arrive: the audit shows this publisher's events as unknown
+        until the next one of its service starts. May be called again, also after a signal: then it goes on.
         """
         if self._forked:
             return

@@ -240,16 +240,24 @@ class Reporter:
                 raise ReportError(f"another report has been in flight for {timeout_s:g} s")
 
     def close(self, timeout_s: float = DELIVERY_WAIT_MAX_S) -> None:
-        """Ends the thread and sends the last report. Raises `ReportError` if it did not arrive. May be called
+        """Ends the thread and sends the last report. Raises `ReportError` if it did not arrive: then the
+        journal is left to the next publisher of this service, which may be in this process. May be called
         again, if a signal's handler raised in it.
         """
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(JOIN_WAIT_MAX_S)
-        self.report(closing=True, timeout_s=timeout_s)
+        try:
+            self.report(closing=True, timeout_s=timeout_s)
+        except ReportError:
+            self._end_journal().leave()
+            raise
+        self._end_journal().delete()
+
+    def _end_journal(self) -> Journaled:
         with self._lock:
             journal, self._journal = self._journal, NoJournal()  # a late callback finds no closed file
-        journal.delete()
+        return journal
 
     def _send(self, tallies: list[PartTally], until_ms: int, closed: bool, deadline: float) -> None:
         self._report_number += 1
