@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -217,6 +218,37 @@ def test_a_held_node_waits_for_a_dead_predecessor_within_a_bound(zookeeper: ZooK
         zookeeper.expire(session)
         wait_for(lambda: SessionState.LOST in states and states[-1] is SessionState.CONNECTED)
         assert session.exists("/ids/1") is None, "a released node must not come back"
+
+
+def test_a_session_that_expires_as_a_node_is_first_held_brings_it_back(zookeeper: ZooKeeperRoom) -> None:
+    """A broker would not be registered, and a group's member be in no group, as long as they run."""
+    with zookeeper.session(timeout_s=2) as session:
+        create, before = session.create, session.session_id
+
+        def expires(*arguments: Any, **options: Any) -> None:
+            create(*arguments, **options)
+            if session.session_id == before:
+                zookeeper.expire(session)
+                wait_for(lambda: session.session_id != before and session.state is SessionState.CONNECTED)
+
+        session.create = expires  # type: ignore[method-assign]
+        held = session.hold_ephemeral("/ids/1", b"me")
+        wait_for(lambda: session.exists("/ids/1") is not None, 20)
+        held.release()
+        assert session.exists("/ids/1") is None
+
+
+def test_a_node_that_could_not_be_held_is_not_created_later(zookeeper: ZooKeeperRoom) -> None:
+    with zookeeper.session() as other, zookeeper.session(timeout_s=2) as session:
+        other.hold_ephemeral("/ids/1", b"other")
+        with pytest.raises(NodeHeldError):
+            session.hold_ephemeral("/ids/1", b"me", wait_s=0.0)
+        restored = threading.Event()
+        session.on_restored(restored.set)
+        other.delete("/ids/1")
+        zookeeper.expire(session)
+        assert restored.wait(60)
+        assert session.exists("/ids/1") is None
 
 
 def test_survives_a_server_that_is_killed_restarted_and_hangs(private_zookeeper: ZooKeeperRoom) -> None:

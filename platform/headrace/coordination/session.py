@@ -258,9 +258,13 @@ class ZooKeeperSession(ManyReads, CountedNodes):
         then raises `NodeHeldError`.
         """
         held = HeldNode(self, path, data, counter=counter)
-        held.acquire(3 * self.timeout_s if wait_s is None else wait_s)
         with self._lock:
-            self._held.append(held)
+            self._held.append(held)  # first: the session may expire as soon as the node is there
+        try:
+            held.acquire(3 * self.timeout_s if wait_s is None else wait_s)
+        except BaseException:
+            held.abandon()
+            raise
         return held
 
     def on_restored(self, callback: Callable[[], None]) -> Callable[[], None]:

@@ -100,10 +100,14 @@ class HeldNode:
         if self._released:
             self.release()
 
-    def release(self) -> None:
-        """Deletes the node if this session owns it; does nothing if it is already deleted."""
+    def abandon(self) -> None:
+        """Creates the node no more."""
         self._released = True
         self._session.forget(self)
+
+    def release(self) -> None:
+        """Deletes the node if this session owns it; does nothing if it is already deleted."""
+        self.abandon()
         stat = self._session.exists(self.path)
         if stat is not None and stat.owner_session == self._session.session_id:
             try:
