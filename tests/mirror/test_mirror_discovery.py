@@ -44,7 +44,7 @@ def discover(mirror: MirrorService, names: Iterable[str]) -> list[str]:
     topics = {name: TopicInfo(name, {0: PartitionInfo(0, 1)}) for name in names}
     source: Any = SimpleNamespace(admin=SimpleNamespace(topics=lambda: topics))
     target: Any = SimpleNamespace(admin=SimpleNamespace(topics=dict))
-    mirror._discover(source, target, cast(TargetTopics, targets))
+    assert mirror._discover(source, target, cast(TargetTopics, targets))
     return targets.asked
 
 
@@ -75,6 +75,33 @@ def test_the_problem_of_a_topic_ends_with_the_topic(mirror: MirrorService) -> No
 def test_which_topics_are_mirrored(include: str, exclude: str | None, expected: list[str]) -> None:
     names = ["page-view", "orders", "_audit", "__consumer_offsets"]
     assert wanted(names, re.compile(include), re.compile(exclude) if exclude else None) == expected
+
+
+class Slow(Targets):
+    """Refuses every topic, each after ten seconds, as a target without a controller does."""
+
+    now_s = 1_000.0
+
+    def prepare(self, topic: str, count: int, topic_id: UUID) -> list[int]:
+        self.now_s += 10
+        return super().prepare(topic, count, topic_id)
+
+
+def test_topics_that_the_target_does_not_make_keep_no_copy_from_being_located(
+    mirror: MirrorService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred of them would hold up all copies for a quarter of an hour, again and again, and a SIGTERM."""
+    targets = Slow()
+    monkeypatch.setattr(time, "monotonic", lambda: targets.now_s)
+    topics = {name: TopicInfo(name, {0: PartitionInfo(0, 1)}) for name in "abc"}
+    source: Any = SimpleNamespace(admin=SimpleNamespace(topics=lambda: topics))
+    target: Any = SimpleNamespace(admin=SimpleNamespace(topics=dict))
+    tried = [mirror._discover(source, target, cast(TargetTopics, targets)) for _ in range(4)]
+    assert targets.asked == ["a", "b", "c", "a"], "some in each round, and all in turn"
+    assert tried == [False] * 4, "the others are tried as soon as copies are located"
+    mirror.stop()
+    mirror._discover(source, target, cast(TargetTopics, targets))
+    assert len(targets.asked) == 4
 
 
 class Takers:

@@ -45,6 +45,7 @@ from headrace.wire.primitives import NO_UUID
 logger = logging.getLogger(__name__)
 
 DISCOVER_S: Final = 2.0
+PREPARE_MAX_S: Final = 2.0  # for all topics of one round, and one more
 ABSENT_MAX_S: Final = 60.0
 """How long a partition may be absent from the source's list before its copy is forgotten."""
 STEP_S: Final = 0.2
@@ -78,6 +79,8 @@ class MirrorService:
         self._client_id = f"mirror-{settings.source_datacenter}"
         self._copies: dict[tuple[str, int], PartitionCopy] = {}
         self._topic_problems: dict[str, str] = {}
+        self._tried_s: dict[str, float] = {}
+        """When topics that are to be prepared were tried last."""
         self._absent_since_s: dict[tuple[str, int], float] = {}
         """Partitions with copies that the source does not have."""
         self._problem = "not started"
@@ -119,8 +122,8 @@ class MirrorService:
             discover_at_s = 0.0
             while not self._stopping.is_set():
                 if time.monotonic() >= discover_at_s:
-                    self._discover(*own, topics)
-                    discover_at_s = time.monotonic() + DISCOVER_S
+                    are_all_tried = self._discover(*own, topics)
+                    discover_at_s = time.monotonic() + (DISCOVER_S if are_all_tried else 0.0)
                 self._locate(locators, topics)
                 if not self._pipeline.is_alive:
                     raise RuntimeError(f"a copying loop failed: {self._pipeline.failure!r}")
@@ -165,14 +168,16 @@ class MirrorService:
             (logger.warning if problem else logger.info)(problem or "discovery works")
         self._problem = problem
 
-    def _discover(self, source: MirrorSide, target: MirrorSide, topics: TargetTopics) -> None:
-        """Prepares topics that have new partitions in the source, or lack some at the target."""
+    def _discover(self, source: MirrorSide, target: MirrorSide, topics: TargetTopics) -> bool:
+        """Prepares topics that have new partitions in the source, or lack some at the target. Returns whether
+        all of them were tried.
+        """
         try:
             source_topics = source.admin.topics()
             target_topics = target.admin.topics()
         except ClientError as error:
             self._note(f"cannot list topics: {error}")
-            return
+            return True
         names = wanted(source_topics, self.settings.include, self.settings.exclude)
         too_many = names[TOPICS_MAX:]
         self._note(
@@ -183,6 +188,7 @@ class MirrorService:
         for name in self._topic_problems.keys() - set(names):
             del self._topic_problems[name]
         self._forget(source_topics)
+        due: dict[str, tuple[int, UUID]] = {}
         for name in names[:TOPICS_MAX]:
             count = max(source_topics[name].partitions, default=-1) + 1
             copies = [self._copies.get((name, partition)) for partition in range(count)]
@@ -193,7 +199,16 @@ class MirrorService:
                 for copy in filter(None, copies):
                     copy.target_is(found_id, time.monotonic())
             if any(copy is None or copy.target_partition not in existing for copy in copies):
-                self._prepare(source_topics[name], count, topics, found_id)
+                due[name] = count, found_id
+        # Those first whose last try was the longest ago. Copies wait to be located meanwhile.
+        self._tried_s = {name: self._tried_s.get(name, 0.0) for name in due}
+        until_s = time.monotonic() + PREPARE_MAX_S
+        for name in sorted(due, key=self._tried_s.__getitem__):
+            if time.monotonic() >= until_s or self._stopping.is_set():
+                return False
+            self._tried_s[name] = time.monotonic()
+            self._prepare(source_topics[name], due[name][0], topics, due[name][1])
+        return True
 
     def _forget(self, source_topics: Mapping[str, TopicInfo]) -> None:
         """Ends the copying of partitions that the source no longer has: after a while, since a broker that
