@@ -64,6 +64,16 @@ class DeadJournal(NamedTuple):
     arrived: Arrived | None = None
 
 
+def description_of(data: bytes) -> dict[str, Any] | None:
+    """Returns what the first bytes of a journal of this format say of its publisher; None for other bytes."""
+    try:
+        magic, *_, size, _ = HEADER.unpack_from(data)
+        found = json.loads(data[HEADER.size : HEADER.size + size])
+    except (struct.error, ValueError, RecursionError):
+        return None
+    return found if magic in (MAGIC, UNCHECKED_MAGIC) and isinstance(found, dict) else None
+
+
 def replay(path: Path, data: bytes) -> DeadJournal:
     """Returns the counts of a journal. Raises `JournalError` if it is none."""
     if data.startswith(ANY_MAGIC) and data[: len(MAGIC)] > MAGIC:

@@ -17,8 +17,16 @@ from uuid import UUID
 
 from headrace.events.claims import claim
 from headrace.events.journal import SIZE_MAX_BYTES, UNFINISHED_SUFFIX, Journal
-from headrace.events.journal_replay import DeadJournal, JournalError, LaterJournalError, replay
+from headrace.events.journal_format import DESCRIPTION_MAX_BYTES, HEADER
+from headrace.events.journal_replay import (
+    DeadJournal,
+    JournalError,
+    LaterJournalError,
+    description_of,
+    replay,
+)
 from headrace.events.reporter import UnreportableError
+from headrace.events.spooled import regular_content
 from headrace.wire.primitives import NO_UUID
 
 logger = logging.getLogger(__name__)
@@ -96,6 +104,8 @@ def adopt(folder: Path, successor: Mapping[str, str | int], audit_topic_id: UUID
     ):
         if adopted >= ADOPTED_MAX:
             break
+        if _is_of_others(path, successor):
+            continue
         try:
             file = claim(path)
         except OSError as error:
@@ -107,7 +117,7 @@ def adopt(folder: Path, successor: Mapping[str, str | int], audit_topic_id: UUID
             dead = _read(path, file)
             if dead is None:
                 continue
-            if not _succeeds(successor, dead):
+            if not _succeeds(successor, dead.description):
                 if time.time() - os.fstat(file).st_mtime < HEIRLESS_KEPT_S:
                     continue
                 logger.warning("%s: %s", path, _heirless(dead))
@@ -126,6 +136,18 @@ def adopt(folder: Path, successor: Mapping[str, str | int], audit_topic_id: UUID
         finally:
             os.close(file)
     return adopted
+
+
+def _is_of_others(path: Path, successor: Mapping[str, str | int]) -> bool:
+    """Whether a journal waits for an heir of another service: it is not even locked, since an heir that
+    finds it locked takes its publisher for a living one.
+    """
+    try:
+        described = description_of(regular_content(path, HEADER.size + DESCRIPTION_MAX_BYTES))
+        is_waiting = time.time() - path.stat().st_mtime < HEIRLESS_KEPT_S
+    except OSError:
+        return False
+    return described is not None and is_waiting and not _succeeds(successor, described)
 
 
 def _read(path: Path, file: int) -> DeadJournal | None:
@@ -190,6 +212,6 @@ def _strange(dead: DeadJournal) -> str:
     return f"beside another cluster of this address, and had been handed {count} events; nobody reports them"
 
 
-def _succeeds(successor: Mapping[str, str | int], dead: DeadJournal) -> bool:
+def _succeeds(successor: Mapping[str, str | int], dead: Mapping[str, object]) -> bool:
     same = ("datacenter", "server", "service", "bootstrap", "audit_topic")
-    return all(dead.description.get(name) == successor[name] for name in same)
+    return all(dead.get(name) == successor[name] for name in same)
