@@ -292,7 +292,16 @@ def test_closing(members: Members) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"group": ""}, "is not a group name"), ({"topics": []}, "topic")]
+    ("options", "message"),
+    [
+        ({"group": ""}, "is not a group name"),
+        ({"topics": []}, "topic"),
+        # No member of this id would ever be in the group, and what it leaves would be there for ever.
+        ({"member_id": "host/1"}, "'host/1' is not a member's id: it must have"),
+        ({"member_id": ".."}, "is not a member's id"),
+        ({"member_id": "a\nb"}, "is not a member's id"),
+        ({"member_id": "m" * 1025}, "is not a member's id"),
+    ],
 )
 def test_invalid_settings(options: Any, message: str) -> None:
     options = {"group": "g", "topics": ["t"], **options}

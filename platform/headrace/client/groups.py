@@ -20,7 +20,12 @@ from headrace.client.errors import GroupError
 from headrace.client.group_thread import GIVEN_UP, GroupThread, MemberSettings
 from headrace.client.lifecycle import Client
 from headrace.client.streams import MessageStream
-from headrace.coordination.consumers import STREAMS_MAX, ConsumerRegistry, check_group_name
+from headrace.coordination.consumers import (
+    STREAMS_MAX,
+    ConsumerRegistry,
+    check_group_name,
+    check_member_id,
+)
 from headrace.coordination.session import ZooKeeperSession
 
 COMMIT_WAIT_MAX_S: Final = 30.0
@@ -74,6 +79,7 @@ class ConsumerGroup(Client):
         if not self.topics:
             raise ValueError("a consumer group needs at least one topic")
         self.member_id = member_id or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        check_member_id(self.member_id)
         session = ZooKeeperSession(zookeeper, timeout_s=session_timeout_ms / 1000, name=f"group-{group}")
         registry = ConsumerRegistry(session, group)
         options = {"client_id": f"headrace-group-{group}", **(consumer_options or {})}

@@ -63,6 +63,15 @@ def check_group_name(group: str) -> None:
         )
 
 
+def check_member_id(member_id: str) -> None:
+    """Raises `ValueError` for what cannot be the name of a member's node in ZooKeeper."""
+    if not is_group_name(member_id) or znodes.group_element(member_id) != member_id:
+        raise ValueError(
+            f"{member_id[:80]!r} is not a member's id: it must have 1 to {GROUP_NAME_MAX_BYTES} bytes of"
+            " UTF-8, and nothing that ZooKeeper refuses in the name of a node, such as / or a line's end"
+        )
+
+
 def is_group_name(group: str) -> bool:
     """Whether a group of this name can have members and offsets."""
     try:
