@@ -11,7 +11,7 @@ from kazoo.security import make_acl
 
 from fix_fake_log import number_of
 from fix_members import WAIT_S, Members, until
-from headrace.client import Admin, Consumer, ConsumerGroup, ConsumerRecord
+from headrace.client import Admin, Consumer, ConsumerGroup, ConsumerRecord, Producer
 from headrace.client.errors import ClosedError, GroupError
 from headrace.coordination import znodes
 from headrace.coordination.consumers import ConsumerRegistry
@@ -167,6 +167,24 @@ def test_a_topic_that_is_made_again_is_read_from_its_beginning(members: Members)
     members.publish(400)
     until(lambda: len(set(members.numbers())) >= 400, "every message")
     assert sorted(set(members.numbers())) == list(range(40, 440))
+
+
+def test_a_topic_that_is_not_there_is_named(members: Members, caplog: pytest.LogCaptureFixture) -> None:
+    """Without a word, a misspelt topic looks like one without news."""
+    name = f"{members.topic}-misspelt"
+    hosts = members.cluster.zookeeper.hosts
+    group = ConsumerGroup(hosts, members.cluster.bootstrap, members.name, [members.topic, name])
+    members.groups.append(group)
+    [stream] = group.streams(1)
+    until(lambda: f"there is no topic '{name}': it is read once it is made" in caplog.text)
+    assert f"no topic '{members.topic}'" not in caplog.text
+    with Admin(members.cluster.bootstrap) as admin, Producer(members.cluster.bootstrap) as producer:
+        admin.create_topic(name, 1)
+        until(lambda: (name, 0) in group.assignment[0])
+        producer.send(name, b"1").result(WAIT_S)
+        assert stream.get(WAIT_S) is not None
+        admin.delete_topic(name)
+    until(lambda: caplog.text.count(f"there is no topic '{name}'") == 2)
 
 
 def test_new_partitions_are_shared(members: Members) -> None:

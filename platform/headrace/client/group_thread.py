@@ -82,6 +82,8 @@ class GroupThread:
         self._owners: dict[TopicPartition, StreamId] = {}
         self._partitions: dict[str, tuple[int, ...]] = {}
         self._created_zxids: dict[TopicPartition, int] = {}
+        self._missing: set[str] = set()
+        """Topics that are not there, as the log has said."""
         self._assigned_for: tuple[object, ...] | None = None
         """What the present share was computed from."""
         self._membership: HeldNode | None = None
@@ -162,6 +164,9 @@ class GroupThread:
 
     def _on_topics(self, topics: dict[str, TopicState]) -> None:
         present = {name: topics[name].partitions for name in self._settings.topics if name in topics}
+        for name in sorted(set(self._settings.topics) - present.keys() - self._missing):
+            logger.warning("group %s: there is no topic %r: it is read once it is made", self._group, name)
+        self._missing = set(self._settings.topics) - present.keys()
         created_zxids = {
             (name, index): state.created_zxid for name in present for index, state in present[name].items()
         }
