@@ -149,3 +149,17 @@ def test_partitions_that_were_added_are_added_once_though_the_answer_was_lost(
         topic = registry.add_partitions("t", {1: (2, 1)})
         assert topic == TopicRegistry(session).get("t") and topic.topic_id == made.topic_id
         assert len(topic.partitions) == 2
+
+
+def test_a_topic_that_was_deleted_is_no_error_though_the_answer_was_lost(
+    zookeeper: ZooKeeperRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`headrace topics delete` said that there is no such topic, and a script stopped."""
+    with zookeeper.session() as session:
+        registry = TopicRegistry(session)
+        registry.create("t", uuid4(), {0: (1, 2)})
+        interrupt(session, monkeypatch, lambda: None, answer_lost=True)
+        registry.delete("t")
+        assert TopicRegistry(session).list() == {}
+        with pytest.raises(TopicNotRegisteredError):
+            registry.delete("t")

@@ -161,7 +161,9 @@ class TopicRegistry:
             try:
                 return self._commit(change, name, topic_id)
             except (BadVersionError, NoNodeError, NotEmptyError):  # it has other partitions now
-                continue
+                node = self._session.get_or_none(znodes.topic(name))
+                if node is None or parse_topic(znodes.topic(name), node.data)[0] != topic_id:
+                    return None  # it was done, and the answer lost
         raise _busy(name)
 
     def set_config(self, name: str, config: Mapping[str, str]) -> None:
