@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from fix_group_services import ServiceBroker, dies
 from headrace.broker.groups import store
 from headrace.coordination import znodes
 from headrace.coordination.session import ZooKeeperSession
+from headrace.coordination.transaction import Transaction
 from headrace.wire.errors import ErrorCode
 
 
@@ -104,3 +107,35 @@ def test_the_last_member_leaves_after_another_broker_has_registered(
     coordinator.settle()
     assert group_session.exists(znodes.group(GROUP)) is None
     assert coordinator.listed() == {}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_members_go_on_although_the_answer_to_their_storing_was_lost(
+    group_session: ZooKeeperSession,
+    coordinator: ServiceBroker,
+    is_first: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They were taken for another coordinator's, joined again, and read twice what was not committed."""
+    group_session.ensure_path(znodes.group(GROUP))
+    member = None if is_first else coordinator.joined()
+    begin = group_session.transaction
+
+    def run_twice(run: Callable[[], Any]) -> Any:
+        monkeypatch.setattr(group_session, "transaction", begin)
+        run()
+        return group_session._call(run)
+
+    def interrupted() -> Transaction:
+        return Transaction(group_session._client.transaction, run_twice)
+
+    monkeypatch.setattr(group_session, "transaction", interrupted)
+    if member is None:
+        member = coordinator.joined()
+    else:
+        (member,) = coordinator.join(member_id=member.member_id)
+        coordinator.begin(member)
+    assert coordinator.heartbeat(member) is ErrorCode.NONE
+    codes = coordinator.commit(5, member)
+    coordinator.settle()
+    assert codes == [ErrorCode.NONE]

@@ -88,6 +88,7 @@ class Generations:
                     self._fence.anew(group, coordinator)
                     continue
                 return
+            written = 0 if stat is None else stat.version + 1
             transaction = self.session.transaction()
             for guarding, version in guarded.items():
                 transaction.check(guarding, version=version)
@@ -98,12 +99,16 @@ class Generations:
             try:
                 transaction.commit()
             except (BadVersionError, NodeExistsError):  # a broker has registered, or the node has changed
+                node = self.session.get_or_none(path)
+                if node is not None and (node.stat.version, node.data) == (written, data):
+                    self._note(group, data, written)  # by this very write: its answer was lost
+                    return
                 self._fence.anew(group, coordinator)
             except NoNodeError:
                 self._fence.anew(group, coordinator)
                 self.session.ensure_path(znodes.group(group))
             else:
-                self._note(group, data, 0 if stat is None else stat.version + 1)
+                self._note(group, data, written)
                 return
         raise BadVersionError(f"{path} changed concurrently in {ATTEMPTS_MAX} attempts; retry")
 
