@@ -113,3 +113,18 @@ def test_a_union_of_which_one_type_is_left() -> None:
     times = pa.array([5_000, None], pa.timestamp("us", "UTC"))
     assert evolved(times, pa.int64(), step).to_pylist() == [5, None]
     assert columns('"string"', older) == {}
+
+
+def test_members_of_a_union_that_have_one_short_name() -> None:
+    def event(*namespaces: str) -> str:
+        items = [
+            {"type": "record", "name": f"{each}.Item", "fields": [{"name": each, "type": "int"}]}
+            for each in namespaces
+        ]
+        return json.dumps({"type": "record", "name": "E", "fields": [{"name": "v", "type": items}]})
+
+    older, newest = event("a", "b"), event("b", "a")
+    [(_, step)] = columns(newest, older).values()
+    array = pa.array([union({"a": 1}, None), union(None, {"b": 2})], arrow_fields(older)[0].type)
+    shown = evolved(array, arrow_fields(newest)[0].type, step).to_pylist()
+    assert shown == [union(None, {"a": 1}), union({"b": 2}, None)]

@@ -41,6 +41,16 @@ def test_a_type_that_is_named_twice() -> None:
     assert a.type == b.type == pa.struct([("x", pa.int32())])
 
 
+def test_types_of_two_namespaces_with_one_short_name() -> None:
+    """The last one of a short name was taken for all: columns had another type than their files."""
+    one = {"type": "record", "name": "a.Address", "fields": [{"name": "x", "type": "int"}]}
+    two = {"type": "record", "name": "b.Address", "fields": [{"name": "y", "type": "string"}]}
+    named = [one, two, "a.Address", ["null", "b.Address"]]
+    fields = arrow_fields(record(*({"name": f"f{at}", "type": each} for at, each in enumerate(named))))
+    x, y = pa.struct([("x", pa.int32())]), pa.struct([("y", pa.string())])
+    assert [field.type for field in fields] == [x, y, x, y]
+
+
 @pytest.mark.parametrize("schema", ['"long"', record({"name": "f", "type": "Nowhere"})])
 def test_what_is_no_event(schema: str) -> None:
     with pytest.raises(TypeUnknownError):

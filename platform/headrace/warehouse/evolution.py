@@ -6,11 +6,10 @@ and named types go by their names, and else by aliases; the members of a union g
 places may have changed. What an older file lacks is null.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from headrace.warehouse.types import PLAIN, WIDER
+from headrace.warehouse.types import WIDER, written_out
 
 
 class Record(NamedTuple):
@@ -66,10 +65,10 @@ def columns(newest: str, older: str) -> "Mapping[str, tuple[str, Step]]":
 
     Both are Avro schemas of events. There are none if one of them is no record.
     """
-    new, old = _Schema(json.loads(newest)), _Schema(json.loads(older))
-    if _kind(new.root) != "record" or _kind(old.root) != "record":
+    new, old = written_out(newest), written_out(older)
+    if _kind(new) != "record" or _kind(old) != "record":
         return {}
-    return _record(new, new.root, old, old.root).members
+    return _record(new, old).members
 
 
 def is_same(step: Step) -> bool:
@@ -84,80 +83,61 @@ def is_same(step: Step) -> bool:
     return False
 
 
-class _Schema:
-    """A schema with its named types, by their names without namespaces."""
-
-    def __init__(self, schema: Any) -> None:
-        self._named: dict[str, Any] = {}
-        self._note(schema)
-        self.root = self.resolved(schema)
-
-    def resolved(self, schema: Any) -> Any:
-        """Returns what a name, or a type within a type, stands for."""
-        if isinstance(schema, str):
-            return schema if schema in PLAIN else self._named.get(_short(schema), schema)
-        if isinstance(schema, dict) and isinstance(schema["type"], dict | list):
-            return self.resolved(schema["type"])
-        return schema
-
-    def branches(self, schema: Any) -> list[Any]:
-        """Returns the types that a value may have, but for null. Numbers of two widths are one."""
-        found = self.resolved(schema)
-        if not isinstance(found, list):
-            return [found]
-        others = [branch for branch in found if branch != "null"]
-        if all(isinstance(each, str) for each in others) and frozenset(others) in WIDER:
-            return [WIDER[frozenset(others)]]
-        return [self.resolved(each) for each in others]
-
-    def _note(self, schema: Any) -> None:
-        if isinstance(schema, dict):
-            if "name" in schema and schema.get("type") in _NAMED_KINDS:
-                self._named[_short(schema["name"])] = schema
-            for key in ("type", "items", "values", "fields"):
-                self._note(schema.get(key))
-        elif isinstance(schema, list):
-            for each in schema:
-                self._note(each)
+def _branches(schema: Any) -> list[Any]:
+    """Returns the types that a value may have, but for null. Numbers of two widths are one."""
+    found = _plain_type(schema)
+    if not isinstance(found, list):
+        return [found]
+    others = [branch for branch in found if branch != "null"]
+    if all(isinstance(each, str) for each in others) and frozenset(others) in WIDER:
+        return [WIDER[frozenset(others)]]
+    return [_plain_type(each) for each in others]
 
 
-def _step(new: _Schema, to: Any, old: _Schema, source: Any) -> Step:
+def _plain_type(schema: Any) -> Any:
+    """Returns what a type within a type stands for."""
+    while isinstance(schema, dict) and isinstance(schema["type"], dict | list):
+        schema = schema["type"]
+    return schema
+
+
+def _step(to: Any, source: Any) -> Step:
     """Returns how values of the older type `source` become those of the newest type `to`."""
-    targets, sources = new.branches(to), old.branches(source)
+    targets, sources = _branches(to), _branches(source)
     is_struct = len(sources) != 1
     if len(targets) != 1:
         members: dict[str, list[Part]] = {f"member{index}": [] for index in range(len(targets))}
         for index, each in enumerate(sources):
             if (chosen := _chosen(targets, each)) is not None:
-                step = _step(new, targets[chosen], old, each)
+                step = _step(targets[chosen], each)
                 members[f"member{chosen}"].append((f"member{index}" if is_struct else None, step))
         return Spread(members)
     if is_struct:
-        return Merged([(f"member{at}", _step(new, targets[0], old, each)) for at, each in enumerate(sources)])
-    return _plain(new, targets[0], old, sources[0])
+        return Merged([(f"member{at}", _step(targets[0], each)) for at, each in enumerate(sources)])
+    return _plain(targets[0], sources[0])
 
 
-def _plain(new: _Schema, to: Any, old: _Schema, source: Any) -> Step:
+def _plain(to: Any, source: Any) -> Step:
     kinds = (_kind(to), _kind(source))
     if kinds == ("record", "record"):
-        return _record(new, to, old, source)
+        return _record(to, source)
     for kind, inner in (("array", "items"), ("map", "values")):
         if kinds == (kind, kind):
-            return Items(_step(new, to[inner], old, source[inner]))
+            return Items(_step(to[inner], source[inner]))
     units = [_UNITS_US.get(each.get("logicalType", "")) for each in (to, source) if isinstance(each, dict)]
     if kinds == ("long", "long") and _is_time(to) != _is_time(source):
         return Scaled(next(unit for unit in units if unit is not None), to_time=_is_time(to))
     return None
 
 
-def _record(new: _Schema, to: Any, old: _Schema, source: Any) -> Record:
+def _record(to: Any, source: Any) -> Record:
     old_types = {field["name"]: field["type"] for field in source["fields"]}
     new_names = {field["name"] for field in to["fields"]}
     members: dict[str, tuple[str, Step]] = {}
     for field in to["fields"]:
         for name in _names(field, new_names):
             if name in old_types:
-                members[field["name"]] = (name, _step(new, field["type"], old, old_types[name]))
+                members[field["name"]] = (name, _step(field["type"], old_types[name]))
                 break
     return Record(members)
 
@@ -170,11 +150,16 @@ def _names(field: Any, new_names: set[str]) -> Iterator[str]:
 
 def _chosen(targets: Sequence[Any], source: Any) -> int | None:
     """Returns which of these types values of the older type `source` get; None if they fit none."""
-    for fits in (_is_alike, _is_promoted):
+    for fits in (_is_same, _is_alike, _is_promoted):
         for index, target in enumerate(targets):
             if fits(target, source):
                 return index
     return None
+
+
+def _is_same(target: Any, source: Any) -> bool:
+    is_named = _kind(target) in _NAMED_KINDS and _kind(source) in _NAMED_KINDS
+    return is_named and target["name"] == source["name"] and _kind(target) == _kind(source)
 
 
 def _is_alike(target: Any, source: Any) -> bool:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
+import fastavro.schema
 import pyarrow as pa
 
 COMMENT: Final = "comment"
@@ -40,10 +41,20 @@ class TypeUnknownError(ValueError):
 
 def arrow_fields(schema: str) -> list[pa.Field]:
     """Returns the columns of an event's Avro schema. Raises `TypeUnknownError`."""
-    found = _type(json.loads(schema), {})
+    found = _type(written_out(schema))
     if not pa.types.is_struct(found):
         raise TypeUnknownError("the event is no record")
     return list(found)
+
+
+def written_out(schema: str) -> Any:
+    """Returns an Avro schema with full names, and each type written out wherever it is used: types of several
+    namespaces may have one short name. Raises `TypeUnknownError`.
+    """
+    try:
+        return fastavro.schema.expand_schema(json.loads(schema))
+    except fastavro.schema.UnknownType as error:
+        raise TypeUnknownError(f"the schema has a type {error.name!r} that is not defined") from None
 
 
 def commented(spark: dict[str, Any], fields: Iterable[pa.Field]) -> dict[str, Any]:
@@ -84,47 +95,40 @@ def _commented_type(spark: Any, kind: pa.DataType) -> Any:
     return spark
 
 
-def _type(schema: Any, named: dict[str, Any]) -> pa.DataType:
+def _type(schema: Any) -> pa.DataType:
     if isinstance(schema, list):
-        return _union(schema, named)
+        return _union(schema)
     if isinstance(schema, str):
-        if schema in PLAIN:
-            return PLAIN[schema]
-        known = named.get(schema.rsplit(".", 1)[-1])
-        if known is None:
-            raise TypeUnknownError(f"the schema has a type {schema!r} that is recursive or not defined")
-        return known
+        if schema not in PLAIN:
+            raise TypeUnknownError(f"the schema has a type {schema!r} that refers to itself")
+        return PLAIN[schema]
     kind, logical = schema["type"], schema.get("logicalType")
     if isinstance(kind, list | dict):
-        return _type(kind, named)
+        return _type(kind)
     if logical == "decimal" and kind in ("bytes", "fixed"):
-        found = pa.decimal128(schema["precision"], schema.get("scale", 0))
-    elif (kind, logical) in LOGICAL:
-        found = LOGICAL[kind, logical]
-    elif kind == "record":
-        found = pa.struct([_field(field, named) for field in schema["fields"]])
-    elif kind == "array":
-        found = pa.list_(pa.field("element", _type(schema["items"], named)))
-    elif kind == "map":
-        found = pa.map_(pa.string(), _type(schema["values"], named))
-    else:
-        found = _type(kind, named) if kind not in PLAIN else PLAIN[kind]
-    if "name" in schema:
-        named[schema["name"].rsplit(".", 1)[-1]] = found
-    return found
+        return pa.decimal128(schema["precision"], schema.get("scale", 0))
+    if (kind, logical) in LOGICAL:
+        return LOGICAL[kind, logical]
+    if kind == "record":
+        return pa.struct([_field(field) for field in schema["fields"]])
+    if kind == "array":
+        return pa.list_(pa.field("element", _type(schema["items"])))
+    if kind == "map":
+        return pa.map_(pa.string(), _type(schema["values"]))
+    return _type(kind)
 
 
-def _field(field: dict[str, Any], named: dict[str, Any]) -> pa.Field:
+def _field(field: dict[str, Any]) -> pa.Field:
     doc = field.get("doc") or (field["type"].get("doc") if isinstance(field["type"], dict) else None)
     metadata = {COMMENT: str(doc)} if doc else None
-    return pa.field(field["name"], _type(field["type"], named), metadata=metadata)
+    return pa.field(field["name"], _type(field["type"]), metadata=metadata)
 
 
-def _union(branches: list[Any], named: dict[str, Any]) -> pa.DataType:
+def _union(branches: list[Any]) -> pa.DataType:
     others = [branch for branch in branches if branch != "null"]
     if len(others) == 1:
-        return _type(others[0], named)
+        return _type(others[0])
     if all(isinstance(each, str) for each in others) and frozenset(others) in WIDER:
         return PLAIN[WIDER[frozenset(others)]]
     # As Spark's Avro reader: a struct in which one member has a value.
-    return pa.struct([pa.field(f"member{index}", _type(each, named)) for index, each in enumerate(others)])
+    return pa.struct([pa.field(f"member{index}", _type(each)) for index, each in enumerate(others)])
