@@ -168,6 +168,19 @@ def test_a_writers_default_that_does_not_fit_is_not_needed() -> None:
         assert found == {"x": 1} | ({"s": "a"} if reader is None else {})
 
 
+@pytest.mark.parametrize("more", [{}, {"precision": 0}, {"precision": 2, "size": 2, "type": "fixed"}])
+@pytest.mark.parametrize("is_resolved", [False, True])
+def test_a_decimal_without_valid_precision_is_bytes(more: dict[str, Any], is_resolved: bool) -> None:
+    """Avro ignores a logical type that is invalid, as Java does. No value of such a schema could be read."""
+    kind = {"type": "bytes", "logicalType": "decimal", "name": "F"} | more
+    schema = {"type": "record", "name": "R", "fields": [{"name": "x", "type": kind}]}
+    reader = {**schema, "aliases": ["Q"]} if is_resolved else None
+    deserializer = AvroDeserializer(client_of(registry_of(json.dumps(schema))), reader_schema=reader)
+    is_valid = "size" in more
+    payload = b"\0\5" if is_valid else b"\4\0\5"
+    assert deserializer.deserialize(prefix(7) + payload) == {"x": 5 if is_valid else b"\0\5"}
+
+
 @pytest.mark.parametrize("schema", ['{"type": "nonsense"}', "no JSON", '{"type": "record"}', "[" * 5_000])
 def test_a_schema_that_is_none_is_named_by_its_id(schema: str) -> None:
     """`headrace consume` ended with a traceback."""

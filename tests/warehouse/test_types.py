@@ -9,9 +9,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from fix_every_type import SCHEMA, TYPES
 from headrace.warehouse.arrow_values import as_type
-from headrace.warehouse.source.avro import UnsupportedSchemaError, spark_type
+from headrace.warehouse.source.avro import (
+    UnsupportedSchemaError,
+    _without_other_logical_types,
+    spark_type,
+)
 from headrace.warehouse.source.program import NoProgramError, compile_program
-from headrace.warehouse.types import TypeUnknownError, arrow_fields, comment_of, commented
+from headrace.warehouse.types import PLAIN, TypeUnknownError, arrow_fields, comment_of, commented
 
 
 def record(*fields: dict[str, Any]) -> str:
@@ -28,7 +32,7 @@ def test_the_types_are_those_of_the_loads_and_of_the_avro_mode(row: Any) -> None
     except NoProgramError:
         assert isinstance(row.avro, dict | list)
     try:
-        expected = spark_type(json.loads(schema))
+        expected = spark_type(schema)
     except UnsupportedSchemaError:
         assert row.name == "mixed"
     else:
@@ -39,6 +43,26 @@ def test_a_type_that_is_named_twice() -> None:
     inner = {"type": "record", "name": "n.I", "fields": [{"name": "x", "type": "int"}]}
     a, b = arrow_fields(record({"name": "a", "type": inner}, {"name": "b", "type": ["null", "n.I"]}))
     assert a.type == b.type == pa.struct([("x", pa.int32())])
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"type": "bytes", "logicalType": "decimal"},
+        {"type": "bytes", "logicalType": "decimal", "precision": 0},
+        {"type": "string", "logicalType": "decimal", "precision": 4},
+        {"type": "long", "logicalType": "date"},
+        {"type": "int", "logicalType": "timestamp-millis"},
+    ],
+)
+def test_an_invalid_logical_type_is_none(attributes: dict[str, Any]) -> None:
+    """Loads ended with KeyError: 'precision'; the Avro mode took numbers for dates."""
+    schema = record({"name": "f", "type": attributes})
+    [field] = arrow_fields(schema)
+    assert field.type == PLAIN[attributes["type"]]
+    assert spark_type(schema) == from_arrow_schema(pa.schema([field]))
+    plain = _without_other_logical_types(json.loads(schema))
+    assert plain["fields"][0]["type"].keys() <= {"type", "precision"}
 
 
 def test_types_of_two_namespaces_with_one_short_name() -> None:

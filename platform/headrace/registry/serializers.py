@@ -10,6 +10,7 @@ import fastavro
 import fastavro.schema
 
 from headrace.registry.client import SchemaRegistryClient
+from headrace.registry.decimals import without_invalid_decimals
 from headrace.registry.default_values import with_default_values
 from headrace.registry.framing import FramingError, prefix, split
 from headrace.registry.json_values import JsonForm
@@ -115,7 +116,9 @@ class AvroDeserializer:
         self._client = client
         if isinstance(reader_schema, str):
             reader_schema = json.loads(reader_schema)
-        self._reader: Any = None if reader_schema is None else fastavro.schema.parse_schema(reader_schema)
+        self._reader: Any = None
+        if reader_schema is not None:
+            self._reader = fastavro.schema.parse_schema(without_invalid_decimals(reader_schema))
         self._writers: dict[int, ValueReader] = {}
         self._forms: dict[int, JsonForm] = {}
         """By the identity of a parsed schema, which `_writers` or `_reader` keeps."""

@@ -18,6 +18,7 @@ import fastavro._read_py
 import fastavro.schema
 from fastavro.io.binary_decoder import BinaryDecoder
 
+from headrace.registry.decimals import without_invalid_decimals
 from headrace.registry.default_values import with_default_values
 from headrace.registry.resolving import resolved
 
@@ -41,7 +42,8 @@ class ValueReader:
     def __init__(self, writer: Any, reader: Any = None) -> None:
         tree = json.loads(writer) if isinstance(writer, str) else writer
         # Nothing is read by a writer's defaults, and other registries took any.
-        self.schema = fastavro.schema.parse_schema(tree, _ignore_default_error=True)
+        plain = without_invalid_decimals(tree)
+        self.schema = fastavro.schema.parse_schema(plain, _ignore_default_error=True)
         if problem := endless(self.schema):
             raise EndlessSchemaError(f"it has {problem}")
         self._pair = self.schema, None if reader is None else with_default_values(reader)

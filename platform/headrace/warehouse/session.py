@@ -28,6 +28,7 @@ _SHIPPED: Final = (
     *("wire/**/*.py", "warehouse/**/*.py", "process/*.py"),
     *(
         "registry/__init__.py",
+        "registry/decimals.py",
         "registry/default_values.py",
         "registry/resolving.py",
         "registry/value_reading.py",

@@ -11,6 +11,8 @@ from typing import Any, Final
 import fastavro.schema
 import pyarrow as pa
 
+from headrace.registry.decimals import is_decimal
+
 COMMENT: Final = "comment"
 PLAIN: Final[dict[str, pa.DataType]] = {
     "null": pa.null(),
@@ -32,6 +34,8 @@ LOGICAL: Final[dict[tuple[str, str], pa.DataType]] = {
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
 """Other logical types stay what they are made of: times of day and nanoseconds numbers, a uuid a string."""
+DECIMAL_DIGITS_MAX: Final = 38
+"""Of a decimal in Spark, in Arrow's smaller one, and in Hive."""
 WIDER: Final = {frozenset(("int", "long")): "long", frozenset(("float", "double")): "double"}
 
 
@@ -105,7 +109,7 @@ def _type(schema: Any) -> pa.DataType:
     kind, logical = schema["type"], schema.get("logicalType")
     if isinstance(kind, list | dict):
         return _type(kind)
-    if logical == "decimal" and kind in ("bytes", "fixed"):
+    if is_decimal(schema):
         return pa.decimal128(schema["precision"], schema.get("scale", 0))
     if (kind, logical) in LOGICAL:
         return LOGICAL[kind, logical]

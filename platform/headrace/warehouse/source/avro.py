@@ -31,10 +31,12 @@ from pyspark.sql.types import (
 )
 
 from headrace.registry.client import SchemaRegistryClient
+from headrace.registry.decimals import is_decimal
 from headrace.registry.errors import SCHEMA_NOT_FOUND, RegistryError, RegistryUnavailableError
 from headrace.registry.value_reading import ValueReader
 from headrace.warehouse.source.errors import SourceError
 from headrace.warehouse.source.options import SourceOptions
+from headrace.warehouse.types import DECIMAL_DIGITS_MAX, LOGICAL, TypeUnknownError, written_out
 
 FRAMING_SIZE_BYTES: Final = 5
 
@@ -83,40 +85,51 @@ def reader_schema(options: SourceOptions) -> str:
             raise SourceError(f"no schema for subject {subject(options)}: {error}") from error
 
 
-def spark_type(schema: Any, _named: dict[str, Any] | None = None) -> DataType:
-    """Returns the Spark type of a parsed Avro schema. Raises `UnsupportedSchemaError`."""
-    named = {} if _named is None else _named
+def spark_type(text: str) -> DataType:
+    """Returns the Spark type of an Avro schema. Raises `UnsupportedSchemaError`."""
+    try:
+        return _spark_type(written_out(text))
+    except TypeUnknownError as error:
+        raise UnsupportedSchemaError(f"{error}") from None
+
+
+def _spark_type(schema: Any) -> DataType:
     if isinstance(schema, list):
-        return _union_type(schema, named)
+        return _union_type(schema)
     if isinstance(schema, str):
-        if schema in _PRIMITIVES:
-            return _PRIMITIVES[schema]
-        known = named.get(schema, named.get(schema.rsplit(".", 1)[-1]))
-        if known is None:
-            raise UnsupportedSchemaError(f"the schema has a type {schema!r} that is recursive or not defined")
-        return spark_type(known, named)
-    kind, logical = schema["type"], schema.get("logicalType")
+        if schema not in _PRIMITIVES:
+            raise UnsupportedSchemaError(f"the schema has a type {schema!r} that refers to itself")
+        return _PRIMITIVES[schema]
+    kind = schema["type"]
     if isinstance(kind, list | dict):
-        return spark_type(kind, named)
-    if logical in _LOGICAL:
-        return _LOGICAL[logical]
-    if logical == "decimal":
-        return DecimalType(schema["precision"], schema.get("scale", 0))
+        return _spark_type(kind)
+    if (logical := _logical(schema)) is not None:
+        return logical
     if kind == "record":
         fields = [
-            StructField(field["name"], spark_type(field["type"], named), nullable=True)
+            StructField(field["name"], _spark_type(field["type"]), nullable=True)
             for field in schema["fields"]
         ]
-        named[schema["name"]] = schema
         return StructType(fields)
     if kind == "array":
-        return ArrayType(spark_type(schema["items"], named))
+        return ArrayType(_spark_type(schema["items"]))
     if kind == "map":
-        return MapType(StringType(), spark_type(schema["values"], named))
+        return MapType(StringType(), _spark_type(schema["values"]))
     if kind in ("enum", "fixed"):
-        named[schema["name"]] = schema
         return StringType() if kind == "enum" else BinaryType()
-    return spark_type(kind, named)
+    return _spark_type(kind)
+
+
+def _logical(schema: dict[str, Any]) -> DataType | None:
+    """Returns the Spark type of a valid logical type; None if there is none."""
+    if is_decimal(schema):
+        if schema["precision"] > DECIMAL_DIGITS_MAX:
+            raise UnsupportedSchemaError(
+                f"the schema has a decimal of {schema['precision']} digits; Spark's have {DECIMAL_DIGITS_MAX}"
+            )
+        return DecimalType(schema["precision"], schema.get("scale", 0))
+    logical: Any = schema.get("logicalType")
+    return _LOGICAL[logical] if (schema["type"], logical) in LOGICAL else None
 
 
 def decoder(options: SourceOptions, reader: str) -> Decode:
@@ -181,10 +194,10 @@ def _looked_up(registry: SchemaRegistryClient, schema_id: int) -> str:
         raise
 
 
-def _union_type(branches: list[Any], named: dict[str, Any]) -> DataType:
+def _union_type(branches: list[Any]) -> DataType:
     others = [branch for branch in branches if branch != "null"]
     if len(others) == 1:
-        return spark_type(others[0], named)
+        return _spark_type(others[0])
     if set(map(str, others)) == {"int", "long"}:
         return LongType()
     if set(map(str, others)) == {"float", "double"}:
@@ -204,6 +217,7 @@ def _without_other_logical_types(schema: Any) -> Any:
         key: _without_other_logical_types(value) if key in ("type", "items", "values", "fields") else value
         for key, value in schema.items()
     }
-    if kept.get("logicalType") not in (*_LOGICAL, "decimal"):
+    is_known = isinstance(kept["type"], str) and (kept["type"], kept.get("logicalType")) in LOGICAL
+    if not is_known and not is_decimal(kept):
         kept.pop("logicalType", None)
     return kept

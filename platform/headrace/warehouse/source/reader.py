@@ -3,7 +3,6 @@
 Spark runs `partitions` in a helper process of the driver, `read` on executors; each opens its own sockets.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -59,7 +58,7 @@ def spark_schema(options: SourceOptions) -> StructType:
         # Imported here because only the Avro mode needs fastavro and the registry's client.
         from headrace.warehouse.source.avro import reader_schema, spark_type
 
-        types["value"] = spark_type(json.loads(reader_schema(options)))
+        types["value"] = spark_type(reader_schema(options))
     return StructType([StructField(name, types[name]) for name in options.columns])
 
 
@@ -128,7 +127,7 @@ def _read_range(partition: RangeTask, options: SourceOptions, schema: StructType
         from headrace.warehouse.source.avro import decoder, reader_schema, spark_type
 
         newest = reader_schema(options)
-        if spark_type(json.loads(newest)) != schema["value"].dataType:
+        if spark_type(newest) != schema["value"].dataType:
             raise SourceError("a newer schema was registered since this read was planned; load() it again")
         decode = decoder(options, newest)
     return record_batches(
