@@ -15,8 +15,16 @@ import pytest
 from headrace.registry.urls import NamedUrl
 from headrace.registry.workers import Lane
 from headrace.warehouse import schemas as rules
+from headrace.warehouse.decode import ADDRESS_COLUMNS, HOUR_COLUMN
 from headrace.warehouse.reasons import reason
-from headrace.warehouse.schema_bounds import DEPTH_MAX, WRITTEN_OUT_MAX, is_shallow, unusable
+from headrace.warehouse.schema_bounds import (
+    DEPTH_MAX,
+    OUR_COLUMNS,
+    WRITTEN_OUT_MAX,
+    is_shallow,
+    no_table,
+    unusable,
+)
 from headrace.warehouse.schemas import (
     FOREIGN_MAX,
     IncompatibleSchemaError,
@@ -130,6 +138,40 @@ def test_a_readers_schema_that_makes_no_table_is_an_error_that_names_it() -> Non
         reader = WriterSchema(1, 3, text)
         with pytest.raises(SchemasError, match=f"subject s: version 3 makes no table: .*{problem}"):
             rules.with_reader(TopicSchemas("s", OWN, (OWN,)), reader)
+
+
+EMPTY: Any = {"type": "record", "name": "Empty", "fields": []}
+MIXED: Any = {"type": "record", "name": "Mixed", "fields": [NUMBER, {"name": "N", "type": "int"}]}
+WIDE: Any = {"type": "bytes", "logicalType": "decimal", "precision": 39}
+
+
+@pytest.mark.parametrize(
+    ("field", "problem"),
+    [
+        (("f", EMPTY), "f is a record without fields"),
+        (("f", {"type": "map", "values": ["null", EMPTY]}), "f is a record without fields"),
+        (("f", ["null"]), "f is a union without a type besides null"),
+        (("f", {"type": "array", "items": []}), "f is a union without a type besides null"),
+        (("f", MIXED), "f has two fields whose names differ in case only, such as n"),
+        (("f", {"type": "array", "items": WIDE}), "f is a decimal of more than 38 digits"),
+        (("f", {"type": "record", "name": "I", "fields": [{"name": "g", "type": WIDE}]}), "f.g is a decimal"),
+        (("N", "int"), "its field n has the name of"),
+        (("_Hour", "int"), "its field _Hour has the name of"),
+        (("_partition", "int"), "its field _partition has the name of"),
+    ],
+)
+def test_a_field_that_makes_no_column_is_named(field: tuple[str, Any], problem: str) -> None:
+    """Spark's error named no schema, and for an empty record in a map it was a trace of Java's."""
+    reader = WriterSchema(1, 3, record(NUMBER, {"name": field[0], "type": field[1]}))
+    with pytest.raises(SchemasError, match=f"version 3 makes no table: {problem}"):
+        rules.with_reader(TopicSchemas("s", OWN, (OWN,)), reader)
+    assert (HOUR_COLUMN, *ADDRESS_COLUMNS) == OUR_COLUMNS
+
+
+@pytest.mark.parametrize("kind", ["null", {"type": "array", "items": "null"}, {**WIDE, "precision": 38}])
+def test_what_does_make_a_column(kind: Any) -> None:
+    assert not no_table(record(NUMBER, {"name": "f", "type": kind}))
+    assert not no_table(json.dumps(EMPTY))
 
 
 def test_how_deep_a_value_may_nest() -> None:

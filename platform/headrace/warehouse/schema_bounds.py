@@ -6,18 +6,23 @@ a small value ends the JVM.
 """
 
 import json
+from collections import Counter
 from functools import lru_cache
 from typing import Any, Final
 
 import fastavro.schema
 
+from headrace.registry.decimals import is_decimal
 from headrace.registry.value_reading import ValueReader, endless, refers_to_itself
+from headrace.warehouse.types import DECIMAL_DIGITS_MAX, written_out
 
 WRITTEN_OUT_MAX: Final = 10_000
 """Types of a schema with each one written out wherever it is referred to."""
 DEPTH_MAX: Final = 64
 """Of a value whose schema refers to itself. Java's stack has room for hundreds."""
 SCHEMAS_KEPT_MAX: Final = 64
+OUR_COLUMNS: Final = ("_hour", "_partition", "_offset", "_timestamp", "_schema_id")
+"""What a load adds to the event's columns. Spark does not tell names by case."""
 
 
 def unusable(text: str) -> str:
@@ -38,6 +43,12 @@ def no_table(text: str) -> str:
     """Returns why a reader's schema, which is usable, makes no table; "" if it does."""
     if refers_to_itself(_parsed(text)):
         return "it has a type that refers to itself, and no column of a table can"
+    event = written_out(text)
+    if _kind(event) == "record":
+        names = [*(field["name"] for field in event["fields"]), *OUR_COLUMNS]
+        if twice := _alike(names):
+            return f"its field {twice} has the name of a column of every table, or of another field"
+        return next((problem for field in event["fields"] if (problem := _no_column(field, ""))), "")
     return ""
 
 
@@ -65,6 +76,43 @@ def without_logical_types(schema: Any) -> Any:
     kept = {key: value for key, value in schema.items() if key != "logicalType"}
     inner = kept.keys() & {"type", "items", "values", "fields"}
     return kept | {key: without_logical_types(kept[key]) for key in inner}
+
+
+def _no_column(field: Any, path: str) -> str:
+    """Returns why a field makes no column; "" if it does."""
+    path = f"{path}.{field['name']}" if path else field["name"]
+    left = [field["type"]]
+    while left:
+        part = left.pop()
+        kind = _kind(part)
+        if isinstance(part, list):
+            if not any(each != "null" for each in part):
+                return f"{path} is a union without a type besides null"
+            left += part
+        elif kind == "record":
+            names = [each["name"] for each in part["fields"]]
+            if not names:
+                return f"{path} is a record without fields"
+            if twice := _alike(names):
+                return f"{path} has two fields whose names differ in case only, such as {twice}"
+            if problem := next((found for each in part["fields"] if (found := _no_column(each, path))), ""):
+                return problem
+        elif isinstance(part, dict):
+            if is_decimal(part) and part["precision"] > DECIMAL_DIGITS_MAX:
+                return f"{path} is a decimal of more than {DECIMAL_DIGITS_MAX} digits"
+            left += [part[key] for key in ("items", "values") if key in part]
+            left += [part["type"]] if isinstance(part["type"], dict | list) else []
+    return ""
+
+
+def _alike(names: list[str]) -> str:
+    """Returns a name that another one is like, but for case; "" if there is none."""
+    counts = Counter(map(str.lower, names))
+    return next((name for name in names if counts[name.lower()] > 1), "")
+
+
+def _kind(schema: Any) -> str:
+    return str(schema["type"] if isinstance(schema, dict) else schema)
 
 
 @lru_cache(SCHEMAS_KEPT_MAX)
