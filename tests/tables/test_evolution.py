@@ -1,8 +1,10 @@
 """Tables of which files have older schemas: every tool shows the same values, in the newest shape."""
 
+from __future__ import annotations
+
 import json
-from datetime import UTC, datetime
-from typing import Any, Final
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pytest
@@ -11,9 +13,13 @@ from fix_warehouse import BASE_TIME_MS, NUMBER, World, click, event_schema
 from headrace.tables.table import Table
 from headrace.warehouse.arrow_values import evolved
 from headrace.warehouse.evolution import columns
+from headrace.warehouse.evolved_columns import evolved_frame
 from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.types import arrow_fields
 from headrace.warehouse.versions import Wanted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.hdfs]
 
@@ -128,3 +134,55 @@ def test_members_of_a_union_that_have_one_short_name() -> None:
     array = pa.array([union({"a": 1}, None), union(None, {"b": 2})], arrow_fields(older)[0].type)
     shown = evolved(array, arrow_fields(newest)[0].type, step).to_pylist()
     assert shown == [union(None, {"a": 1}), union({"b": 2}, None)]
+
+
+def logical(kind: str, name: str) -> dict[str, str]:
+    return {"type": kind, "logicalType": name}
+
+
+DAY: Final = logical("int", "date")
+LOCAL: Final = logical("long", "local-timestamp-millis")
+AT: Final = datetime(1970, 1, 1, 0, 0, 1)
+ONE_MS: Final = datetime(1970, 1, 1, 0, 0, 0, 1_000)
+CHANGED: Final = [
+    ("int", [1, None], MILLIS, [ONE_MS.replace(tzinfo=UTC), None]),
+    ("int", [1, None], LOCAL, [ONE_MS, None]),
+    ("long", [1_000, 2**62], LOCAL, [AT, None]),
+    (LOCAL, [AT, None], "long", [1_000, None]),
+    (LOCAL, [AT, None], MILLIS, [AT.replace(tzinfo=UTC), None]),
+    (MILLIS, [AT.replace(tzinfo=UTC), None], LOCAL, [AT, None]),
+    (MILLIS, [AT.replace(tzinfo=UTC), None], "double", [1_000.0, None]),
+    ("int", [3, 2**31 - 1, None], DAY, [date(1970, 1, 4), None, None]),
+    (DAY, [date(1970, 1, 4), None], "int", [3, None]),
+    (DAY, [date(1970, 1, 4), None], "long", [3, None]),
+    ("bytes", [b"a", b"\xff", None], "string", ["a", None, None]),
+    ("long", [2**53 + 1, None], "double", [2.0**53, None]),
+    ("int", [2**24 + 1, None], "float", [2.0**24, None]),
+]
+
+
+def moved(older: Any, values: list[Any], newest: Any) -> tuple[pa.Array, pa.DataType, Any]:
+    """The values as a file of the older schema has them, the newest type, and the steps of the column."""
+    old, new = event_schema({"name": "v", "type": older}), event_schema({"name": "v", "type": newest})
+    before, after = (arrow_fields(json.dumps(each))[1].type for each in (old, new))
+    return pa.array(values, before), after, columns(json.dumps(new), json.dumps(old))
+
+
+@pytest.mark.parametrize(("older", "values", "newest", "shown"), CHANGED)
+def test_every_tool_shows_the_older_values(
+    spark: SparkSession, older: Any, values: list[Any], newest: Any, shown: list[Any]
+) -> None:
+    """No level refuses such a schema. Reads of the table failed then, or old numbers were other times."""
+    array, kind, steps = moved(older, values, newest)
+    assert evolved(array, kind, steps["v"][1]).to_pylist() == shown
+    in_lists = moved({"type": "array", "items": older}, [values], {"type": "array", "items": newest})
+    assert evolved(in_lists[0], in_lists[1], in_lists[2]["v"][1]).to_pylist() == [shown]
+    rows = spark.createDataFrame(pa.table({"v": in_lists[0]}))
+    [row] = evolved_frame(rows, [pa.field("v", in_lists[1])], in_lists[2]).collect()
+    assert [_utc(each, kind) for each in row.v] == shown
+
+
+def _utc(value: Any, kind: pa.DataType) -> Any:
+    """Spark's times are in the local zone of Python, which is UTC here."""
+    is_moment = pa.types.is_timestamp(kind) and kind.tz is not None
+    return value.astimezone(UTC) if is_moment and value is not None else value

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.warehouse.evolution import Items, Merged, Part, Record, Scaled, Spread, Step
-from headrace.warehouse.layout import TIME_MAX_US, TIME_MIN_US
+from headrace.warehouse.evolution import Days, Items, Merged, Part, Record, Scaled, Spread, Step, Text
+from headrace.warehouse.layout import DAY_MAX, DAY_MIN, TIME_MAX_US, TIME_MIN_US
 
 
 def evolved(array: pa.Array, kind: pa.DataType, step: Step) -> pa.Array:
@@ -20,6 +20,11 @@ def evolved(array: pa.Array, kind: pa.DataType, step: Step) -> pa.Array:
             return _rebuilt(array, kind, [evolved(array.values, kind.value_type, inner)])
         case Scaled():
             return _scaled(array, kind, step)
+        case Days(to_date):
+            days = array.cast(pa.int32())
+            return _within(days, DAY_MIN, DAY_MAX).cast(kind) if to_date else as_type(days, kind)
+        case Text():
+            return _text(array, kind)
         case Merged(parts):
             return _first(array, kind, parts)
         case Record(members):
@@ -45,11 +50,29 @@ def _first(array: pa.Array, kind: pa.DataType, parts: Sequence[Part]) -> pa.Arra
 def _scaled(array: pa.Array, kind: pa.DataType, step: Scaled) -> pa.Array:
     numbers = array.cast(pa.int64())
     if not step.to_time:
-        return pc.divide(numbers, step.unit_us)
-    least, most = -(-TIME_MIN_US // step.unit_us), TIME_MAX_US // step.unit_us
-    is_shown = pc.and_(pc.greater_equal(numbers, least), pc.less_equal(numbers, most))
-    shown = pc.if_else(is_shown, numbers, pa.scalar(None, pa.int64()))
+        return as_type(pc.divide(numbers, step.unit_us), kind)
+    shown = _within(numbers, -(-TIME_MIN_US // step.unit_us), TIME_MAX_US // step.unit_us)
     return pc.multiply(shown, step.unit_us).cast(kind)
+
+
+def _within(numbers: pa.Array, least: int, most: int) -> pa.Array:
+    """Returns the numbers in this range; null for others."""
+    is_shown = pc.and_(pc.greater_equal(numbers, least), pc.less_equal(numbers, most))
+    return pc.if_else(is_shown, numbers, pa.scalar(None, numbers.type))
+
+
+def _text(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return array.cast(kind)
+    except pa.ArrowInvalid:
+        return pa.array([_utf8(each) for each in array.to_pylist()], kind)
+
+
+def _utf8(data: bytes | None) -> str | None:
+    try:
+        return None if data is None else data.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -71,7 +94,8 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return _rebuilt(array, kind, [values])
     if pa.types.is_map(kind) and pa.types.is_map(array.type):
         return _with_items(array, kind, as_type(array.items, kind.item_type))
-    return array.cast(kind)
+    # Of a large number a float has the nearest one, as in Spark: there is no exact one.
+    return array.cast(kind, safe=not pa.types.is_floating(kind))
 
 
 def _with_items(array: pa.MapArray, kind: pa.MapType, items: pa.Array) -> pa.Array:

@@ -9,7 +9,8 @@ places may have changed. What an older file lacks is null.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from headrace.warehouse.types import WIDER, written_out
+from headrace.registry.decimals import is_decimal
+from headrace.warehouse.types import LOGICAL, WIDER, written_out
 
 
 class Record(NamedTuple):
@@ -43,11 +44,22 @@ class Scaled(NamedTuple):
     to_time: bool
 
 
-Step = Record | Items | Spread | Merged | Scaled | None
+class Days(NamedTuple):
+    """Between plain numbers and dates. `to_date`: numbers become dates."""
+
+    to_date: bool
+
+
+class Text(NamedTuple):
+    """From bytes to text. Bytes that are no UTF-8 become null."""
+
+
+Step = Record | Items | Spread | Merged | Scaled | Days | Text | None
 """How a value changes. None: not at all, or it becomes wider."""
 Part = tuple[str | None, Step]
 """A member of the older union, or the older value itself, and its step."""
 
+_REALS: Final = ("float", "double")
 _NAMED_KINDS: Final = ("record", "error", "enum", "fixed")
 _PROMOTED: Final[Mapping[str, tuple[str, ...]]] = {
     "int": ("long", "float", "double"),
@@ -57,7 +69,12 @@ _PROMOTED: Final[Mapping[str, tuple[str, ...]]] = {
     "bytes": ("string",),
     "record": ("record",),
 }
-_UNITS_US: Final = {"timestamp-millis": 1_000, "timestamp-micros": 1}
+_UNITS_US: Final = {
+    "timestamp-millis": 1_000,
+    "timestamp-micros": 1,
+    "local-timestamp-millis": 1_000,
+    "local-timestamp-micros": 1,
+}
 
 
 def columns(newest: str, older: str) -> "Mapping[str, tuple[str, Step]]":
@@ -124,10 +141,17 @@ def _plain(to: Any, source: Any) -> Step:
     for kind, inner in (("array", "items"), ("map", "values")):
         if kinds == (kind, kind):
             return Items(_step(to[inner], source[inner]))
-    units = [_UNITS_US.get(each.get("logicalType", "")) for each in (to, source) if isinstance(each, dict)]
-    if kinds == ("long", "long") and _is_time(to) != _is_time(source):
-        return Scaled(next(unit for unit in units if unit is not None), to_time=_is_time(to))
-    return None
+    meanings = (_meaning(to), _meaning(source))
+    if all(meanings) or not any(meanings):
+        is_text = kinds == ("string", "bytes") and not (isinstance(source, dict) and is_decimal(source))
+        return Text() if is_text else None
+    # One of both is a number: it counts the other one's units, as in Avro's bytes.
+    logical = meanings[0] or meanings[1]
+    if kinds[1 if meanings[0] else 0] not in ("int", "long", *_REALS):
+        return None
+    if logical == "date":
+        return Days(to_date=bool(meanings[0]))
+    return Scaled(_UNITS_US[logical], to_time=bool(meanings[0]))
 
 
 def _record(to: Any, source: Any) -> Record:
@@ -175,8 +199,10 @@ def _is_promoted(target: Any, source: Any) -> bool:
     return _kind(target) in _PROMOTED.get(_kind(source), ())
 
 
-def _is_time(schema: Any) -> bool:
-    return isinstance(schema, dict) and schema.get("logicalType") in _UNITS_US
+def _meaning(schema: Any) -> str:
+    """Returns the logical type of a time or a date; "" if it is none."""
+    logical = schema.get("logicalType") if isinstance(schema, dict) else None
+    return str(logical) if (_kind(schema), logical) in LOGICAL else ""
 
 
 def _kind(schema: Any) -> str:

@@ -5,8 +5,19 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from headrace.warehouse.evolution import Items, Merged, Part, Record, Scaled, Spread, Step, is_same
-from headrace.warehouse.layout import TIME_MAX_US, TIME_MIN_US
+from headrace.warehouse.evolution import (
+    Days,
+    Items,
+    Merged,
+    Part,
+    Record,
+    Scaled,
+    Spread,
+    Step,
+    Text,
+    is_same,
+)
+from headrace.warehouse.layout import DAY_MAX, DAY_MIN, TIME_MAX_US, TIME_MIN_US
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -55,9 +66,17 @@ def evolved(value: "Column", step: Step, kind: "DataType") -> "Column":
             return f.transform_values(value, lambda _, each: evolved(each, inner, of_key))
         case Scaled(unit_us, to_time):
             if not to_time:
-                return f.unix_millis(value) if unit_us == MILLI_US else f.unix_micros(value)
-            is_shown = value.between(-(-TIME_MIN_US // unit_us), TIME_MAX_US // unit_us)
-            return f.when(is_shown, f.timestamp_micros(value * unit_us))
+                at = value.cast("timestamp")
+                return (f.unix_millis(at) if unit_us == MILLI_US else f.unix_micros(at)).cast(kind)
+            number = value.cast("long")
+            is_shown = number.between(-(-TIME_MIN_US // unit_us), TIME_MAX_US // unit_us)
+            return f.when(is_shown, f.timestamp_micros(number * unit_us)).cast(kind)
+        case Days(to_date):
+            if not to_date:
+                return f.unix_date(value).cast(kind)
+            return f.when(value.between(DAY_MIN, DAY_MAX), f.date_from_unix_date(value))
+        case Text():
+            return f.try_validate_utf8(value.cast(kind))
         case Merged(parts):
             return f.coalesce(*(_part(value, part, kind) for part in parts))
     return _struct(value, step, kind)
