@@ -1,10 +1,13 @@
 """A context's tables in Spark, pandas, Arrow and DuckDB, from real HDFS; and plain reads by fsspec."""
 
+import copy
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import fastavro
 import fsspec
 import pandas as pd
 import pyarrow as pa
@@ -12,6 +15,7 @@ import pytest
 
 from fix_every_type import SCHEMA, TYPES, event
 from fix_warehouse import BASE_TIME_MS, HOUR_MS, NUMBER, ROOT, TestTopic, World, click, event_schema
+from headrace.registry.framing import prefix
 from headrace.site.context import Context, ContextDatacenter
 from headrace.site.context_store import ContextStore
 from headrace.tables import Connection, connect
@@ -233,6 +237,37 @@ def test_a_part_of_an_hour_whose_events_have_got_a_header(connection: Connection
     table = connection.table(topic.name, sealed=False, from_="2023-11-14T22:15", until="2023-11-14T22:45")
     assert sorted(table.arrow(["number"])["number"].to_pylist()) == list(range(5, 15))
     assert sorted(row.number for row in table.spark(world.spark).collect()) == list(range(5, 15))
+
+
+def test_a_part_of_an_hour_of_events_that_may_lack_their_time(connection: Connection, world: World) -> None:
+    """They are in the table by the times of their records, and were looked for by `header.time`."""
+    topic = world.topic("maybe-timed", partitions=1)
+    schema = copy.deepcopy(event_schema(NUMBER))
+    time = schema["fields"][0]["type"]["fields"][0]
+    time["type"] = ["null", time["type"]]
+    schema_id, values = topic.register(schema), []
+    for number in range(20):
+        event = click(number, FIRST - 24 * HOUR_MS)
+        event["header"]["time"] = event["header"]["time"] if number % 2 else None
+        out = io.BytesIO(prefix(schema_id))
+        out.seek(0, io.SEEK_END)
+        fastavro.schemaless_writer(out, schema, event)
+        values.append((out.getvalue(), FIRST + number * 180_000))
+    topic.send(values)
+    assert topic.load().hours == {FIRST: 20}
+    table = connection.table(topic.name, sealed=False, from_="2023-11-14T22:15", until="2023-11-14T22:45")
+    assert sorted(table.arrow(["number"])["number"].to_pylist()) == list(range(5, 15))
+    assert sorted(row.number for row in table.spark(world.spark).collect()) == list(range(5, 15))
+
+
+def test_a_decimal_without_a_precision_is_a_column_of_bytes(connection: Connection, world: World) -> None:
+    topic = world.topic("imprecise", partitions=1)
+    kind = {"type": "bytes", "logicalType": "decimal"}
+    topic.publish([click(1, FIRST, price=b"\x05")], event_schema(NUMBER, {"name": "price", "type": kind}))
+    assert topic.load().rows == 1
+    table = connection.table(topic.name, sealed=False)
+    assert table.arrow(["price"]).to_pylist() == [{"price": b"\x05"}]
+    assert [bytes(row.price) for row in table.spark(world.spark).collect()] == [b"\x05"]
 
 
 def test_what_cannot_be_read(connection: Connection, typed: TestTopic, world: World) -> None:

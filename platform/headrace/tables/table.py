@@ -22,6 +22,7 @@ from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import HOUR_MS, TopicPaths, hour_name
 from headrace.warehouse.manifest import FileSchema
 from headrace.warehouse.options import WarehouseOptions
+from headrace.warehouse.schemas import has_event_time
 from headrace.warehouse.tables import NoSuchTableError, schema_texts, spark_frame
 from headrace.warehouse.types import arrow_fields, comment_of
 from headrace.warehouse.versions import LocatedFile, Version, Wanted, choose
@@ -83,19 +84,14 @@ class Table:
             version = self._version(hdfs)
         return spark_frame(session, self.warehouse, version.files, version.schema, self._in_time)
 
-    def _in_time(self, rows: "DataFrame") -> "DataFrame":
-        """Returns those of the rows, of files of one schema, that are in the wanted part of an hour."""
+    def _in_time(self, rows: "DataFrame", text: str) -> "DataFrame":
+        """Returns those of the rows, of files of this schema, that are in the wanted part of an hour."""
         if not self._has_partial_hours:
             return rows
         # Imported here because programs without Spark import this module, too.
         from pyspark.sql import functions as f
-        from pyspark.sql.types import StructType, TimestampType
 
-        header = next((each.dataType for each in rows.schema if each.name == "header"), None)
-        is_timed = isinstance(header, StructType) and any(
-            each.name == "time" and isinstance(each.dataType, TimestampType) for each in header
-        )
-        time_ms = f.unix_millis(f.col("header.time" if is_timed else TIMESTAMP_COLUMN))
+        time_ms = f.unix_millis(f.col(".".join(_time_path(text))))
         for bound_ms, is_from in ((self.wanted.from_ms, True), (self.wanted.until_ms, False)):
             if bound_ms is not None:
                 rows = rows.where(time_ms >= bound_ms if is_from else time_ms < bound_ms)
@@ -169,8 +165,8 @@ class Table:
 
     def _columns(
         self, hdfs: HdfsClient, version: Version, names: Sequence[str] | None
-    ) -> tuple[pa.Schema, dict[str, Steps], TimeRange | None]:
-        """The columns to read, how each file's become these, and the range of times where hours do not do."""
+    ) -> tuple[pa.Schema, dict[str, Steps], dict[str, TimeRange]]:
+        """The columns to read, how each file's become these, and its range of times where hours do not do."""
         assert version.schema is not None, "a change that adds files names its schema"
         texts = schema_texts(self.warehouse, version.schema, _columns_of_files(hdfs, version.files))
         newest = texts[version.schema]
@@ -183,12 +179,19 @@ class Table:
         of_schema = {each: columns_of(newest, text) for each, text in texts.items()}
         steps = {located.path: of_schema[located.file.schema] for located in version.files}
         if not self._has_partial_hours:
-            return schema, steps, None
-        return schema, steps, TimeRange(self.wanted.from_ms, self.wanted.until_ms)
+            return schema, steps, {}
+        bounds = (self.wanted.from_ms, self.wanted.until_ms)
+        ranges = {each: TimeRange(*bounds, _time_path(text)) for each, text in texts.items()}
+        return schema, steps, {located.path: ranges[located.file.schema] for located in version.files}
 
 
 class NoSuchColumnError(ValueError):
     """The table has no such column."""
+
+
+def _time_path(text: str) -> tuple[str, ...]:
+    """Returns the path to the time by which rows of files of this schema have their hour."""
+    return ("header", "time") if has_event_time(text) else (TIMESTAMP_COLUMN,)
 
 
 def _columns_of_files(hdfs: HdfsClient, files: Sequence[LocatedFile]) -> dict[FileSchema, list[str]]:

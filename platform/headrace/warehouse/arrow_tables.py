@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 
 from headrace.warehouse.arrow_values import as_type, evolved
 from headrace.warehouse.counting import naming
-from headrace.warehouse.decode import TIMESTAMP_COLUMN
 from headrace.warehouse.evolution import Step
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.remote_file import RemoteFile
@@ -39,15 +38,16 @@ Steps = Mapping[str, tuple[str, Step]]
 
 @dataclass(frozen=True)
 class TimeRange:
-    """Rows whose time is in `[from_ms, until_ms)`; None is no bound."""
+    """Rows whose time is in `[from_ms, until_ms)`; None is no bound. `path` leads to the time's column."""
 
     from_ms: int | None
     until_ms: int | None
+    path: Sequence[str]
 
-    def of(self, rows: pa.Table, path: Sequence[str]) -> pa.Table:
-        """Returns the rows in the range; `path` leads to the time's column. A row without a time is none."""
-        time: Any = rows.column(path[0])
-        for name in path[1:]:
+    def of(self, rows: pa.Table) -> pa.Table:
+        """Returns the rows in the range. A row without a time is none."""
+        time: Any = rows.column(self.path[0])
+        for name in self.path[1:]:
             time = pc.struct_field(time, name)
         time_us = time.cast(pa.int64())
         for bound_ms, is_within in ((self.from_ms, pc.greater_equal), (self.until_ms, pc.less)):
@@ -62,16 +62,16 @@ def batches(
     files: Sequence[LocatedFile],
     schema: pa.Schema,
     steps: Mapping[str, Steps],
-    times: TimeRange | None = None,
+    times: Mapping[str, TimeRange],
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows of the files, in their order, with the columns of `schema`.
 
-    `steps`: how a file's columns become those of `schema`, by its path. Holds the rows of at most
-    `FILES_AT_ONCE` files. Raises `HdfsError`, `NotParquetError`.
+    `steps`: how a file's columns become those of `schema`, by its path. `times`: which of its rows. Holds
+    the rows of at most `FILES_AT_ONCE` files. Raises `HdfsError`, `NotParquetError`.
     """
 
     def rows_of(located: LocatedFile) -> pa.Table:
-        return read_file(hdfs, located, schema, steps.get(located.path, {}), times)
+        return read_file(hdfs, located, schema, steps.get(located.path, {}), times.get(located.path))
 
     with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="read") as pool:
         reading: deque[Future[pa.Table]] = deque()
@@ -105,24 +105,12 @@ def read_file(
         parquet = opened(remote, located)
         present = set(parquet.schema_arrow.names)
         wanted = [name for name, _ in needed.values() if name in present]
-        time = () if times is None else time_path(parquet.schema_arrow)
-        rows = _read(parquet, remote, list(dict.fromkeys([*wanted, *time[:1]])))
+        time = () if times is None else times.path[:1]
+        rows = _read(parquet, remote, list(dict.fromkeys([*wanted, *time])))
         if times is not None:
-            rows = times.of(rows, time)
+            rows = times.of(rows)
         columns = [_column(rows, field, *needed[field.name]) for field in schema]
         return pa.Table.from_arrays(columns, schema=schema)
-
-
-def time_path(file: pa.Schema) -> tuple[str, ...]:
-    """Returns the path to the time by which a file's rows have their hour. It is the file's own: events of an
-    older, or newer, schema may have no header.
-    """
-    header = file.field("header").type if "header" in file.names else None
-    if header is not None and pa.types.is_struct(header) and header.get_field_index("time") >= 0:
-        kind = header.field("time").type
-        if pa.types.is_timestamp(kind) and kind.tz is not None:
-            return "header", "time"
-    return (TIMESTAMP_COLUMN,)
 
 
 def column_names(hdfs: HdfsClient, located: LocatedFile) -> list[str]:

@@ -75,15 +75,15 @@ def spark_frame(
     warehouse: WarehouseOptions,
     files: Sequence[LocatedFile],
     newest: FileSchema | None,
-    chosen: "Callable[[DataFrame], DataFrame]" = lambda rows: rows,
+    chosen: "Callable[[DataFrame, str], DataFrame]" = lambda rows, _: rows,
 ) -> "DataFrame":
     """Returns the rows of these files. Columns are those of `newest`; None: as the files have them.
 
-    `chosen`: which rows of files of one schema, by the columns that these files have.
+    `chosen`: which rows of files of one schema, by the columns that these files have, and by that schema.
     """
     if newest is None:
         paths = [warehouse.url(located.path) for located in files]
-        return chosen(spark.read.option("mergeSchema", "true").parquet(*paths))
+        return spark.read.option("mergeSchema", "true").parquet(*paths)
     by_schema: dict[FileSchema, list[str]] = {}
     for located in files:
         by_schema.setdefault(located.file.schema, []).append(warehouse.url(located.path))
@@ -91,7 +91,7 @@ def spark_frame(
     texts = schema_texts(warehouse, newest, {schema: frame.columns for schema, frame in tables.items()})
     fields = [*arrow_fields(texts[newest]), *ADDRESS_FIELDS]
     frames = [
-        evolved_frame(chosen(rows), fields, columns(texts[newest], texts[schema]))
+        evolved_frame(chosen(rows, texts[schema]), fields, columns(texts[newest], texts[schema]))
         for schema, rows in tables.items()
     ]
     rows = reduce(lambda left, right: left.unionByName(right), frames)
