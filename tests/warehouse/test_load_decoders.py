@@ -1,9 +1,14 @@
 """Both ways of decoding a load: by its own tasks, and by Spark's `from_avro`. Attempts that do not count."""
 
+from __future__ import annotations
+
+import io
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import fastavro
 import pytest
 
 from fix_warehouse import BASE_TIME_MS, NUMBER, ROOT, WORD, TestTopic, World, click, event_schema
@@ -11,17 +16,21 @@ from headrace.audit.batches.tally import RunningTally
 from headrace.warehouse import stage
 from headrace.warehouse.api import verify_topics
 from headrace.warehouse.change import Change, TopicTable
-from headrace.warehouse.decode import decoding_of
+from headrace.warehouse.decode import decoded_event, decoding_of
 from headrace.warehouse.layout import HOUR_MS
 from headrace.warehouse.manifest import LoadedRange
 from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.planning import plan_topic
-from headrace.warehouse.schemas import Registries, topic_schemas
+from headrace.warehouse.schemas import Registries, TopicSchemas, WriterSchema, topic_schemas
+from headrace.warehouse.source.columns import END_MARK
 from headrace.warehouse.source.options import SourceOptions
 from headrace.warehouse.source.ranges import Range
 from headrace.warehouse.source.reading import read_batches
 from headrace.warehouse.staging_task import StagedTask, StagingTask
 from headrace.wire.content import hex_of, total
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.hdfs]
 
@@ -116,6 +125,34 @@ def test_a_schema_with_an_array_is_decoded_by_from_avro(world: World) -> None:
     }
 
 
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_from_avro_reads_a_field_by_its_own_name_beside_one_that_is_its_alias(
+    spark: SparkSession, is_nested: bool
+) -> None:
+    """Java's Avro renames the alias, too, and has two fields of one name: such events were dead letters."""
+
+    def event(*fields: dict[str, Any], name: str, **more: Any) -> dict[str, Any]:
+        record = {"type": "record", "name": name, "fields": list(fields), **more}
+        if not is_nested:
+            return record
+        return {"type": "record", "name": "Event", "fields": [{"name": "of", "type": record}]}
+
+    old, new = {"name": "old", "type": "string"}, {"name": "new", "type": "string"}
+    tags = {"name": "tags", "type": {"type": "array", "items": "string"}}
+    writer = event(old, new, tags, name="a.Item")
+    other = {"name": "other", "type": "string", "aliases": ["none", "old"]}
+    reader = event({**new, "aliases": ["old"]}, tags, other, name="b.Thing", aliases=["a.Item"])
+    value: dict[str, Any] = {"old": "o", "new": "n", "tags": ["t"]}
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, writer, {"of": value} if is_nested else value)
+    readers = WriterSchema(2, 2, json.dumps(reader))
+    schemas = TopicSchemas("s", readers, (WriterSchema(1, 1, json.dumps(writer)), readers))
+    rows = spark.createDataFrame([(1, out.getvalue() + END_MARK)], "schemaId int, payload binary")
+    [row] = rows.select(decoded_event(schemas).alias("decoded")).select("decoded.event.*").collect()
+    shown = {"new": "n", "tags": ["t"], "other": "o"}
+    assert row.asDict(recursive=True) == ({"of": shown} if is_nested else shown)
+
+
 class _Tasks:
     """Stands for Spark's scheduler when it runs every task twice and takes one result."""
 
@@ -126,11 +163,11 @@ class _Tasks:
         self._tasks: list[StagingTask] = []
         self._run: Callable[[StagingTask], StagedTask] | None = None
 
-    def parallelize(self, tasks: list[StagingTask], _count: int) -> "_Tasks":
+    def parallelize(self, tasks: list[StagingTask], _count: int) -> _Tasks:
         self._tasks = tasks
         return self
 
-    def map(self, run: Callable[[StagingTask], StagedTask]) -> "_Tasks":
+    def map(self, run: Callable[[StagingTask], StagedTask]) -> _Tasks:
         self._run = run
         return self
 

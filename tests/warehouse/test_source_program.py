@@ -227,6 +227,15 @@ def test_an_older_schema_is_read_as_by_fastavro(data: st.DataObject) -> None:
     assert comparable(row) == wanted
 
 
+def test_a_field_that_is_there_by_its_own_name_is_not_taken_by_anothers_alias() -> None:
+    """It was, if that other field came first: this one then had its default."""
+    plain: dict[str, Any] = {"type": "record", "name": "Event", "fields": [{"name": "a", "type": "int"}]}
+    newer = {"name": "b", "type": "int", "aliases": ["a"], "default": 7}
+    wanted = {**plain, "fields": [newer, {**plain["fields"][0], "default": 8}]}
+    _, rows = decoded(wanted, plain, [encoded(plain, {"a": 1})])
+    assert [comparable(row) for row in rows] == [{"b": 7, "a": 1}]
+
+
 def test_a_record_of_another_or_an_unknown_schema_does_not_disturb_its_neighbours() -> None:
     def schema(*fields: Any) -> str:
         return json.dumps({"type": "record", "name": "E", "fields": fields})

@@ -149,8 +149,10 @@ class _Walk:
     def _fields(self, writer: Any, reader: Any) -> tuple[list[Any], list[Any]]:
         """Returns them in the order of the writer's: a type is defined where it is met first."""
         wanted = {field["name"]: field for field in (reader["fields"] if reader else ())}
-        aliases = {alias: field for field in wanted.values() for alias in field.get("aliases", ())}
-        names = set(wanted)
+        names, written = set(wanted), {field["name"] for field in writer["fields"]}
+        # A field that is there by its own name is not looked for by its aliases, as the registry judges it.
+        renamed = [field for field in wanted.values() if field["name"] not in written]
+        aliases = {alias: field for field in reversed(renamed) for alias in field.get("aliases", ())}
         before, after = [], []
         for field in writer["fields"]:
             found = wanted.get(field["name"], aliases.get(field["name"]))

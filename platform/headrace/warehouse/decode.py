@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 
+from headrace.warehouse.idle_aliases import without_idle_aliases
 from headrace.warehouse.layout import DEAD_HOUR, HOUR_MS, HOUR_NUMBER_MAX, TIME_MAX_US, TIME_MIN_US
 from headrace.warehouse.schema_bounds import can_nest, is_shallow
-from headrace.warehouse.schemas import TopicSchemas, WriterSchema, has_event_time
+from headrace.warehouse.schemas import TopicSchemas, has_event_time
 from headrace.warehouse.soundness import is_showable
 from headrace.warehouse.source.columns import END_MARK
 from headrace.warehouse.source.program import NoProgramError, compile_program
@@ -118,15 +119,15 @@ def decoded_event(schemas: TopicSchemas) -> "Column":
     # No schema can have types of these names: they follow from all of their texts.
     texts = "\n".join([schemas.reader.text, *(writer.text for writer in schemas.writers)])
     mark = hashlib.sha256(texts.encode()).hexdigest()[:16]
-    reader = _with_end(schemas.reader, mark)
-    options = {"avroSchema": reader, "mode": "PERMISSIVE"}
     branches: Column | None = None
     for writer in schemas.writers:
         chosen = f.col("schemaId") == writer.schema_id
         payload = f.col("payload")
         if can_nest(writer.text):
             payload = _shallow(f.when(chosen, payload), writer.text)
-        event = from_avro(payload, _with_end(writer, mark), options)
+        reader = without_idle_aliases(schemas.reader.text, writer.text)
+        options = {"avroSchema": _with_end(reader, mark), "mode": "PERMISSIVE"}
+        event = from_avro(payload, _with_end(json.loads(writer.text), mark), options)
         branches = f.when(chosen, event) if branches is None else branches.when(chosen, event)
     assert branches is not None
     return branches
@@ -162,8 +163,8 @@ def event_hour_or_dead(decoded: "DataFrame", schemas: TopicSchemas) -> "Column":
     return f.when(is_sound & is_storable, hour).otherwise(DEAD_HOUR)
 
 
-def _with_end(schema: WriterSchema, mark: str) -> str:
-    event: Any = _for_spark(json.loads(schema.text))
+def _with_end(schema: Any, mark: str) -> str:
+    event: Any = _for_spark(schema)
     return json.dumps(
         {
             "type": "record",

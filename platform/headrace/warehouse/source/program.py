@@ -236,8 +236,9 @@ class _Code:
     def _record(self, writer: Any, reader: Any, column: EventColumn) -> None:
         read_by: dict[str, tuple[Any, EventColumn]] = {}
         written = {field["name"] for field in writer["fields"]}
+        own = written & {field["name"] for field in reader["fields"]}
         for field, child in zip(reader["fields"], column.children, strict=True):
-            names = [field["name"], *field.get("aliases", ())]
+            names = [field["name"], *(alias for alias in field.get("aliases", ()) if alias not in own)]
             source = next((name for name in names if name in written and name not in read_by), None)
             if source is not None:
                 read_by[source] = (field["type"], child)
