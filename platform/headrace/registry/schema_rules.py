@@ -4,6 +4,7 @@ fastavro and the `avro` package each accept schemas that the other one, or Java'
 The rules here are Java's; a schema that passes them is then parsed by both libraries, too.
 """
 
+import unicodedata
 from typing import Any, Final
 
 from headrace.registry.strict_json import shown
@@ -24,13 +25,16 @@ class InvalidSchemaError(ValueError):
 
 
 class RuleCheck:
-    """Checks one schema; afterwards `parts` and `branches_max` say how large it is."""
+    """Checks one schema; afterwards `parts` and `branches_max` say how large it is, and `illegal_name` which
+    name Java's Avro refuses ("" if none). Other libraries take it, so schemas with such a name may be there.
+    """
 
     def __init__(self) -> None:
         self.parts = 0
         """Types, counted wherever one is written or referred to."""
         self.branches_max = 1
         """Branches of the largest union."""
+        self.illegal_name = ""
         self._named: dict[str, dict[str, Any]] = {}
         self._defaults: list[tuple[Any, Any, str, str]] = []
 
@@ -85,7 +89,8 @@ class RuleCheck:
         _text(schema, "namespace", where)
         full = full_name(name, _space(schema, namespace))
         where = f"{kind} {shown(full)[1:-1]}"
-        _names(schema, "aliases", where)
+        for alias in _names(schema, "aliases", where):
+            self._note_name(alias.rpartition(".")[2], f"{where}: the alias {shown(alias)}")
         self._named[full] = schema
         if kind == "fixed":
             size = _required(schema, "size", where)
@@ -107,7 +112,9 @@ class RuleCheck:
     def _field(self, field: Any, namespace: str, where: str, depth: int) -> None:
         if not isinstance(field, dict):
             raise InvalidSchemaError(f"{where} is {shown(field)}, not an object with name and type")
-        where = f"{where} {shown(_text(field, 'name', where, required=True))}"
+        name = _text(field, "name", where, required=True)
+        where = f"{where} {shown(name)}"
+        self._note_name(name, where)
         _names(field, "aliases", where)
         order = field.get("order", "ascending")
         if order not in _ORDERS:
@@ -116,6 +123,12 @@ class RuleCheck:
         self._type(kind, namespace, where, depth + 1)
         if "default" in field:
             self._defaults.append((kind, field["default"], namespace, where))
+
+    def _note_name(self, name: str, where: str) -> None:
+        if not _is_java_name(name):
+            self.illegal_name = self.illegal_name or (
+                f"{where} is no name for Java: use letters, digits and underscores, and no digit first"
+            )
 
     # --- defaults ---
 
@@ -165,6 +178,11 @@ def _space(schema: dict[str, Any], namespace: str) -> str:
     """
     own: str = schema.get("namespace", namespace)
     return own
+
+
+def _is_java_name(name: str) -> bool:
+    kinds = ["L" if each == "_" else unicodedata.category(each) for each in name]
+    return bool(kinds) and kinds[0][0] == "L" and all(kind[0] == "L" or kind == "Nd" for kind in kinds)
 
 
 def full_name(name: str, namespace: str) -> str:

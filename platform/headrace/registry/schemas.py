@@ -54,6 +54,7 @@ class ParsedSchema:
     parts: int = 1
     branches_max: int = 1
     """How large the schema is: see `schema_rules.RuleCheck`."""
+    illegal_name: str = ""
 
     @property
     def schema_id(self) -> int:
@@ -120,6 +121,7 @@ def parse(text: str) -> ParsedSchema:
         digest=hashlib.sha256(identity.encode()).digest(),
         parts=rules.parts,
         branches_max=rules.branches_max,
+        illegal_name=rules.illegal_name,
     )
 
 

@@ -90,6 +90,7 @@ class SchemaRegistry:
             if present:
                 return present[-1]
             check_writable(name, mode)
+            _check_names(name, schema)
             self._check_compatible(level, schema, subject)
             return None
 
@@ -251,6 +252,8 @@ class SchemaRegistry:
         """
         schema = self._read(name, body)
         subject = self._store.subject(name)
+        if all(each.schema_id != schema.schema_id for each in subject.live):
+            _check_names(name, schema)
         level, _ = self._levels.enforced(name)
         if version is None:
             return self._incompatibilities(name, level, schema, subject.live)
@@ -348,6 +351,14 @@ class SchemaRegistry:
 
     def _described(self, name: str, found: SubjectVersion) -> dict[str, Any]:
         return _description(name, found, self.schema(found.schema_id))
+
+
+def _check_names(name: str, schema: ParsedSchema) -> None:
+    """Refuses a new schema that Java's Avro does not read. Those that are registered stay registered."""
+    if schema.illegal_name:
+        raise RegistryError(
+            errors.INVALID_SCHEMA, f"Invalid schema for subject '{name}': {schema.illegal_name}"
+        )
 
 
 def _description(name: str, found: SubjectVersion, schema: StoredSchema) -> dict[str, Any]:

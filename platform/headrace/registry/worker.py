@@ -34,6 +34,7 @@ def perform(task: dict[str, Any]) -> dict[str, Any]:
                 "digest": parsed.digest.hex(),
                 "parts": parsed.parts,
                 "branches_max": parsed.branches_max,
+                "illegal_name": parsed.illegal_name,
             }
         earlier = [(int(version), str(text)) for version, text in task["earlier"]]
         return {"problems": incompatibilities(Level(task["level"]), task["new"], earlier)}

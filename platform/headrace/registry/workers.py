@@ -195,6 +195,7 @@ class Workers:
             bytes.fromhex(answer["digest"]),
             answer["parts"],
             answer["branches_max"],
+            answer["illegal_name"],
         )
         self._parsed.put(text, parsed, 4 * (2 * len(text) + len(parsed.normal_text)))
         return parsed
