@@ -13,12 +13,10 @@ import pytest
 from fix_pages import PageReader
 from fix_ports import free_port
 from fix_registry import StartRegistry
-from fix_zookeeper import ZooKeeperRoom, ZooKeeperServer, room_on
+from fix_zookeeper import ZooKeeperRoom
 from headrace.process.page import HEADERS
 from headrace.registry import __main__ as registry_main
 from headrace.registry.schemas import parse
-from headrace.registry.store import SchemaStore
-from headrace.registry.subjects import StoredSchema
 
 BACK_TRIES_MAX = 6
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
@@ -280,36 +278,6 @@ def test_bodies_that_are_refused(http: Http) -> None:
     big = json.dumps({"schema": json.dumps({**V1, "doc": "x" * 950_000})}).encode()
     assert "longer than 900000 bytes" in http.client.post(path, content=big).json()["message"]
     assert http.client.post(path, content=b" " * 3_000_000).status_code == 413
-
-
-@pytest.mark.parametrize("name", ["a-b", "a.b", "1a", "a b", "٣"])
-def test_a_name_that_java_does_not_read_is_refused(http: Http, name: str) -> None:
-    """No client in Java could read an event of such a schema, and a load ended with a trace of Java's."""
-    field = {"type": "record", "name": "R", "fields": [{"name": name, "type": "int"}]}
-    for schema in (field, {**V1, "aliases": [f"x.{name.replace('.', '-')}"]}):
-        body = {"schema": json.dumps(schema)}
-        assert "is no name for Java" in http.refused(42201, "POST", "/subjects/s/versions", body)
-        path = "/compatibility/subjects/s/versions"
-        assert "is no name for Java" in http.refused(42201, "POST", path, body)
-    assert http.register("s", {**V1, "fields": [{"name": "größe_1", "type": "int"}]})["version"] == 1
-
-
-def test_a_schema_that_java_does_not_read_stays_registered(
-    zookeeper_server: ZooKeeperServer, start_registry: StartRegistry, connect: Connect
-) -> None:
-    """Those of before: their producers register them at each start."""
-    old = {"type": "record", "name": "R", "fields": [{"name": "a-b", "type": "int"}]}
-    parsed, room = parse(json.dumps(old)), room_on(zookeeper_server)
-    with room.session() as session:
-        store = SchemaStore(session)
-        store.prepare()
-        stored = StoredSchema(parsed.text, parsed.guid)
-        store.add("s", parsed.schema_id, stored, is_same=lambda _: True, decide=lambda _: None)
-    http = connect(start_registry(hosts=room.hosts).url)
-    assert http.register("s", old)["id"] == parsed.schema_id
-    body = {"schema": json.dumps(old)}
-    assert http("POST", "/subjects/s", body)["version"] == 1
-    assert http("POST", "/compatibility/subjects/s/versions", body)["is_compatible"]
 
 
 @pytest.mark.parametrize("subject", ["a/b", "a b", "ünï", "..", ".", "a%2Fb", "x" * 300])

@@ -145,7 +145,7 @@ def _plain(to: Any, source: Any) -> Step:
     if all(meanings) or not any(meanings):
         is_text = kinds == ("string", "bytes") and not (isinstance(source, dict) and is_decimal(source))
         return Text() if is_text else None
-    # One of both is a number: it counts the other one's units, as in Avro's bytes.
+    # One of both is a number: it counts the units of the other, as in Avro's bytes.
     logical = meanings[0] or meanings[1]
     if kinds[1 if meanings[0] else 0] not in ("int", "long", *_REALS):
         return None
