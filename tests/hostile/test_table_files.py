@@ -14,7 +14,7 @@ import pytest
 from fix_memory_hdfs import MemoryHdfs
 from fuzzing.values import mutate
 from headrace.warehouse import arrow_tables
-from headrace.warehouse.arrow_tables import column_names, read_file
+from headrace.warehouse.arrow_tables import ColumnTypeError, column_names, read_file
 from headrace.warehouse.counting import NotParquetError
 from headrace.warehouse.layout import TopicNameError, TopicPaths
 from headrace.warehouse.manifest import DataFile
@@ -75,6 +75,14 @@ def test_whatever_rots_in_a_file_it_is_read_or_named() -> None:
             assert PATH in str(error)
             refused += 1
     assert refused > MUTATIONS // 4
+
+
+def test_a_column_that_the_newest_schema_does_not_read_is_no_fault_of_the_file() -> None:
+    """After a version that no level but NONE lets in, each file of before was called unreadable."""
+    newest = pa.schema([pa.field("text", pa.struct([("x", pa.int64())]))])
+    with pytest.raises(ColumnTypeError, match="column text is of the type 'string' of schema 1, and the new"):
+        read_file(*located(honest()), newest, {})
+    assert read_file(*located(honest()), pa.schema([SCHEMA.field("number")]), {}).num_rows == ROWS
 
 
 def test_a_file_with_other_rows_than_its_manifest_says_is_named() -> None:

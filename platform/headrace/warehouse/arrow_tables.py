@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.warehouse.arrow_values import as_type, evolved
-from headrace.warehouse.counting import naming
+from headrace.warehouse.counting import CAUSE_MAX_CHARS, NotParquetError, naming
 from headrace.warehouse.evolution import Step
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.remote_file import RemoteFile
@@ -109,7 +109,7 @@ def read_file(
         rows = _read(parquet, remote, list(dict.fromkeys([*wanted, *time])))
         if times is not None:
             rows = times.of(rows)
-        columns = [_column(rows, field, *needed[field.name]) for field in schema]
+        columns = [_column(located, rows, field, *needed[field.name]) for field in schema]
         return pa.Table.from_arrays(columns, schema=schema)
 
 
@@ -195,8 +195,21 @@ def unpacked_size(array: pa.Array) -> int:
     return int(array.nbytes)
 
 
-def _column(rows: pa.Table, field: pa.Field, name: str, step: Step) -> pa.ChunkedArray:
+def _column(located: LocatedFile, rows: pa.Table, field: pa.Field, name: str, step: Step) -> pa.ChunkedArray:
     if name not in rows.column_names:
         return pa.chunked_array([pa.nulls(rows.num_rows, field.type)], field.type)
-    chunks = [evolved(chunk, field.type, step) for chunk in rows.column(name).chunks]
+    column = rows.column(name)
+    try:
+        chunks = [evolved(chunk, field.type, step) for chunk in column.chunks]
+    except pa.ArrowException as error:
+        raise ColumnTypeError(
+            f"{located.path}: column {name} is of the type {str(column.type)!a} of schema "
+            f"{located.file.schema_id}, and the newest schema's {str(field.type)!a} does not read it "
+            f"({str(error)[:CAUSE_MAX_CHARS]!a}). Read other columns, the hours of one schema, or the "
+            "plain files; docs/warehouse.md shows all three"
+        ) from error
     return pa.chunked_array(chunks, field.type)
+
+
+class ColumnTypeError(NotParquetError):
+    """The newest schema gives a column a type that does not read what older files have there."""
