@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import fastavro
@@ -140,8 +141,7 @@ def test_from_avro_reads_a_field_by_its_own_name_beside_one_that_is_its_alias(
     old, new = {"name": "old", "type": "string"}, {"name": "new", "type": "string"}
     tags = {"name": "tags", "type": {"type": "array", "items": "string"}}
     writer = event(old, new, tags, name="a.Item")
-    other = {"name": "other", "type": "string", "aliases": ["none", "old"]}
-    reader = event({**new, "aliases": ["old"]}, tags, other, name="b.Thing", aliases=["a.Item"])
+    reader = event({**new, "aliases": ["old"]}, tags, name="b.Thing", aliases=["a.Item"])
     value: dict[str, Any] = {"old": "o", "new": "n", "tags": ["t"]}
     out = io.BytesIO()
     fastavro.schemaless_writer(out, writer, {"of": value} if is_nested else value)
@@ -149,8 +149,35 @@ def test_from_avro_reads_a_field_by_its_own_name_beside_one_that_is_its_alias(
     schemas = TopicSchemas("s", readers, (WriterSchema(1, 1, json.dumps(writer)), readers))
     rows = spark.createDataFrame([(1, out.getvalue() + END_MARK)], "schemaId int, payload binary")
     [row] = rows.select(decoded_event(schemas).alias("decoded")).select("decoded.event.*").collect()
-    shown = {"new": "n", "tags": ["t"], "other": "o"}
+    shown = {"new": "n", "tags": ["t"]}
     assert row.asDict(recursive=True) == ({"of": shown} if is_nested else shown)
+
+
+def test_from_avro_takes_a_time_for_what_its_writer_means(spark: SparkSession) -> None:
+    """Milliseconds became microseconds, so such events were in the hours of January 1970."""
+
+    def event(unit: str) -> dict[str, Any]:
+        kind: Any = {"type": "long", "logicalType": f"timestamp-{unit}"}
+        inner = {"type": "record", "name": "Inner", "fields": [{"name": "at", "type": kind}]}
+        kinds = [kind, ["null", kind], {"type": "array", "items": ["null", kind]}, inner]
+        fields = [{"name": f"f{at}", "type": each} for at, each in enumerate(kinds)]
+        return {"type": "record", "name": "Event", "fields": fields}
+
+    time = datetime(2026, 11, 20, 18, 0, 0, 5000, UTC)
+    value = {"f0": time, "f1": time, "f2": [time, None], "f3": {"at": time}}
+    for old, new in (("millis", "micros"), ("micros", "millis")):
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, event(old), value)
+        reader = WriterSchema(2, 2, json.dumps(event(new)))
+        schemas = TopicSchemas("s", reader, (WriterSchema(1, 1, json.dumps(event(old))), reader))
+        rows = spark.createDataFrame([(1, out.getvalue() + END_MARK)], "schemaId int, payload binary")
+        moments = rows.select(decoded_event(schemas).alias("d")).selectExpr(
+            "unix_micros(d.event.f0)",
+            "unix_micros(d.event.f1)",
+            "unix_micros(d.event.f2[0])",
+            "unix_micros(d.event.f3.at)",
+        )
+        assert set(moments.collect()[0]) == {round(time.timestamp() * 1_000_000)}
 
 
 class _Tasks:

@@ -236,6 +236,24 @@ def test_a_field_that_is_there_by_its_own_name_is_not_taken_by_anothers_alias() 
     assert [comparable(row) for row in rows] == [{"b": 7, "a": 1}]
 
 
+@pytest.mark.parametrize("prefix", ["", "local-"])
+@pytest.mark.parametrize("is_null_first", [False, True])
+def test_a_time_is_what_its_writer_means(prefix: str, is_null_first: bool) -> None:
+    """Where a newer schema has microseconds, milliseconds of producers that know the older one were taken for
+    them: their events were in the hours of January 1970.
+    """
+
+    def event(unit: str) -> dict[str, Any]:
+        kind: Any = {"type": "long", "logicalType": f"{prefix}timestamp-{unit}"}
+        kinds = ["null", kind] if is_null_first else kind
+        return {"type": "record", "name": "Event", "fields": [{"name": "at", "type": kinds}]}
+
+    time = datetime(2026, 11, 20, 18, 0, 0, 5000, None if prefix else UTC)
+    for old, new in (("millis", "micros"), ("micros", "millis")):
+        _, rows = decoded(event(new), event(old), [encoded(event(old), {"at": time})])
+        assert rows == [{"at": time}]
+
+
 def test_a_record_of_another_or_an_unknown_schema_does_not_disturb_its_neighbours() -> None:
     def schema(*fields: Any) -> str:
         return json.dumps({"type": "record", "name": "E", "fields": fields})

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 
-from headrace.warehouse.idle_aliases import without_idle_aliases
 from headrace.warehouse.layout import DEAD_HOUR, HOUR_MS, HOUR_NUMBER_MAX, TIME_MAX_US, TIME_MIN_US
+from headrace.warehouse.reader_for_java import reader_for
 from headrace.warehouse.schema_bounds import can_nest, is_shallow
 from headrace.warehouse.schemas import TopicSchemas, has_event_time
 from headrace.warehouse.soundness import is_showable
@@ -125,7 +125,7 @@ def decoded_event(schemas: TopicSchemas) -> "Column":
         payload = f.col("payload")
         if can_nest(writer.text):
             payload = _shallow(f.when(chosen, payload), writer.text)
-        reader = without_idle_aliases(schemas.reader.text, writer.text)
+        reader = reader_for(schemas.reader.text, writer.text)
         options = {"avroSchema": _with_end(reader, mark), "mode": "PERMISSIVE"}
         event = from_avro(payload, _with_end(json.loads(writer.text), mark), options)
         branches = f.when(chosen, event) if branches is None else branches.when(chosen, event)

@@ -159,8 +159,7 @@ class _Columns:
         held = "text" if kind in (*_TEXTS, "enum", "fixed") else "real" if kind in _REALS else "integer"
         slot = self.counts[held]
         self.counts[held] += 1
-        scale = 1000 if str(_logical(schema)).endswith("timestamp-millis") else 1
-        return EventColumn(name, _arrow_type(schema), held, slot, valid_slot, scale)
+        return EventColumn(name, _arrow_type(schema), held, slot, valid_slot, _unit_us(schema) or 1)
 
 
 class _Code:
@@ -198,7 +197,9 @@ class _Code:
         elif kind == into or (kind, into) == ("int", "long") or {kind, into} == set(_TEXTS):
             if kind not in _READ:
                 raise NoProgramError(f"{column.name}: {kind} is not handled")
-            self.add(_READ[kind], column, column.scale)
+            # A time is what its writer means by it; a plain number counts the reader's units.
+            is_time = _unit_us(reader) and _unit_us(writer)
+            self.add(_READ[kind], column, _unit_us(writer) if is_time else column.scale)
         else:
             raise NoProgramError(f"{column.name}: {kind} can't be read as {into}")
 
@@ -360,6 +361,13 @@ def _without_null(schema: Any) -> Any:
 
 def _logical(schema: Any) -> str | None:
     return schema.get("logicalType") if isinstance(schema, dict) else None
+
+
+def _unit_us(schema: Any) -> int:
+    """Returns the unit of a time; 0 if the type is none."""
+    if (_kind(schema), _logical(schema)) not in LOGICAL or _kind(schema) != "long":
+        return 0
+    return 1000 if str(_logical(schema)).endswith("millis") else 1
 
 
 def _arrow_type(schema: Any) -> pa.DataType:
