@@ -64,7 +64,7 @@ def decoding_of(schemas: TopicSchemas) -> Decoding | None:
         return None
     schema = pa.schema([*program.fields, *ADDRESS_FIELDS])
     if len({name.lower() for name in (*schema.names, HOUR_COLUMN)}) <= len(schema.names):
-        # A field has the name of one of our columns. Spark's error says so.
+        # A field has the name of one of our columns: `schemas` refuses such a reader.
         return None
     # Imported here because commands without Spark import this module, too.
     from pyspark.sql.pandas.types import from_arrow_schema
