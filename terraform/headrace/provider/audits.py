@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
+from headrace.audit.times import OUTSIDE_NAME, is_named
 from headrace.provider.attributes import Attribute, BlockSchema
 from headrace.provider.problems import Problem, ResourceError
 from headrace.provider.resource import DataSource, ResourceCall
@@ -61,7 +62,11 @@ SCHEMA: Final = BlockSchema(
             computed=True,
             description="The verdict on each hour and datacenter.",
             type=(
-                Attribute(name="hour", computed=True, description="The start of the hour, RFC 3339."),
+                Attribute(
+                    name="hour",
+                    computed=True,
+                    description=f"The start of the hour, RFC 3339; or `{OUTSIDE_NAME}`.",
+                ),
                 Attribute(
                     name="datacenter",
                     computed=True,
@@ -173,5 +178,8 @@ def _milliseconds(text: str) -> int:
 
 
 def _hour(hour_ms: int) -> str:
+    """Returns the hour in RFC 3339; a name for times that no calendar has."""
+    if not is_named(hour_ms):
+        return OUTSIDE_NAME
     time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=hour_ms)
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return time.isoformat().replace("+00:00", "Z")
