@@ -56,7 +56,7 @@ class Workspace:
         assert code is None or done.returncode == code, done.stdout
         return done.stdout
 
-    def apply(self, *, code: int = 0) -> str:
+    def apply(self, *, code: int | None = 0) -> str:
         return self.run("apply", "-auto-approve", code=code)
 
     def plan(self, *words: str, code: int = 2) -> str:

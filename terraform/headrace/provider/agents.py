@@ -54,7 +54,10 @@ class Agents:
         agents = config.get("agents")
         self._all_known = is_known(agents) or isinstance(agents, Mapping)
         by_host = agents if isinstance(agents, Mapping) else {}
-        self._agents = {host: Agent(**agent) if is_known(agent) else None for host, agent in by_host.items()}
+        self._agents = {
+            host: Agent(**agent) if isinstance(agent, Mapping) and is_known(agent) else None
+            for host, agent in by_host.items()
+        }
         self._is_local = agents is None
 
     @property
@@ -115,13 +118,16 @@ class Agents:
             return self._find_local()
         agent = self._agents[host]
         assert agent is not None
-        token = agent.token or _read_token(host, agent.token_file)
+        token = (
+            _read_token(host, agent.token_file) if agent.token is None else _checked_token(host, agent.token)
+        )
         tls = None
         if agent.certificate_file is not None:
-            path = Path(agent.certificate_file).expanduser()
+            path = Path(agent.certificate_file)
             try:
+                path = path.expanduser()
                 tls = pinned(path)
-            except (OSError, ssl.SSLError) as error:
+            except (OSError, ssl.SSLError, RuntimeError) as error:  # `~` of an unknown user is the last
                 raise _unusable(host, "certificate_file", path, str(error)) from error
         return AgentClient(agent.url, token, tls=tls, made_by=MADE_BY)
 
@@ -155,19 +161,19 @@ def problems_of(config: Values) -> list[Problem]:
     return [
         problem
         for host, agent in agents.items()
-        if isinstance(agent, Mapping)
+        if agent is None or isinstance(agent, Mapping)
         for problem in _agent_problems(host, agent)
     ]
 
 
-def _agent_problems(host: str, agent: Mapping[str, Any]) -> list[Problem]:
+def _agent_problems(host: str, agent: Mapping[str, Any] | None) -> list[Problem]:
+    if agent is None:
+        return [Problem(f"Host {host} is null", "Leave it out, or say where its agent is.", ("agents",))]
     problems = []
     url = agent.get("url")
-    if isinstance(url, str):
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
-            text = f"Host {host} has {url!r}; expected a URL such as https://10.0.0.5:8084."
-            problems.append(Problem("Not an agent URL", text, ("agents",)))
+    if isinstance(url, str) and not _is_agent_url(url):
+        text = f"Host {host} has {url!r}; expected a URL such as https://10.0.0.5:8084."
+        problems.append(Problem("Not an agent URL", text, ("agents",)))
     token, file = agent.get("token"), agent.get("token_file")
     if (token is None) == (file is None):
         both = "both `token` and `token_file`" if token is not None else "neither `token` nor `token_file`"
@@ -176,13 +182,41 @@ def _agent_problems(host: str, agent: Mapping[str, Any]) -> list[Problem]:
     return problems
 
 
+def _is_agent_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        is_address = parts.port != 0 and bool((parts.hostname or "").encode("idna"))
+    except ValueError:  # no port, no address of IPv6, or no name of a host
+        return False
+    is_text = url.isprintable() and " " not in url
+    return is_text and is_address and parts.scheme in ("http", "https")
+
+
 def _read_token(host: str, name: str | None) -> str:
     assert name is not None
-    path = Path(name).expanduser()
+    path = Path(name)
     try:
-        return path.read_text().strip()
+        path = path.expanduser()
+        return _checked_token(host, path.read_text(encoding="ascii"))
     except OSError as error:
         raise _unusable(host, "token_file", path, error.strerror or str(error)) from error
+    except (ValueError, RuntimeError) as error:  # a file that is not text; `~` of an unknown user
+        problem = "it is not text" if isinstance(error, ValueError) else str(error)
+        raise _unusable(host, "token_file", path, problem) from None
+
+
+def _checked_token(host: str, text: str) -> str:
+    """Returns a token as a header can carry it. A file's line ends with a newline, also by `file()`. An error
+    of the header would show the token."""
+    token = text.strip()
+    if not token or not token.isascii() or not token.isprintable():
+        raise ResourceError(
+            Problem(
+                f"The token of host {host} is none",
+                "A token is one line of printable characters. The agent's home holds it, in agent/token.",
+            )
+        )
+    return token
 
 
 def _unusable(host: str, attribute: str, path: Path, problem: str) -> ResourceError:
