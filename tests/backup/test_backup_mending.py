@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import pytest
 from fix_bad_sector import BadSector
 from fix_failing_disk import FailingDisk
 from fix_log import SMALL, Built, batch, build, content, segments
-from headrace.backup import manifest, mending
+from headrace.backup import manifest, mendable, mending
 from headrace.backup.errors import DamagedBackupError, RefusedError
 from headrace.backup.manifest import Manifest, Piece
 from headrace.backup.mending import Mended
@@ -214,7 +215,37 @@ def test_a_mend_that_fails_leaves_nothing_on_a_full_disk(
 
 def test_a_partition_is_found_by_its_datacenter(world: World) -> None:
     made = manifest.load(world.backup)
-    assert mending.find(made, "topic-0", None) == world.piece
-    for partition, datacenter in (("topic-1", None), ("topic-0", "west")):
+    assert mendable.find(made, "topic-0", None) == [world.piece]
+    for partition, datacenter, broker_id in (
+        ("topic-1", None, None),
+        ("topic-0", "west", None),
+        ("topic-0", None, 9),
+    ):
         with pytest.raises(RefusedError, match="has no partition"):
-            mending.find(made, partition, datacenter)
+            mendable.find(made, partition, datacenter, broker_id)
+
+
+def test_of_several_replicas_in_a_home_the_one_that_is_offline_is_mended(tmp_path: Path) -> None:
+    """Whatever was given, each partition of a site with replicas was refused: "add --datacenter"."""
+    facts = {"partitions": {"topic-0": {"topic_id": "t"}}}
+    pieces = {name: Piece(name, "broker", name[:4], name, facts) for name in ("east-1", "east-2", "west-1")}
+    configurations = {name: {"broker_id": int(name[-1])} for name in pieces}
+    made = Manifest(0, 0, "/home", "host", {}, configurations, tuple(pieces.values()), ())
+    with pytest.raises(RefusedError, match=r"several datacenters of this backup \(east, west\)"):
+        mendable.find(made, "topic-0", None)
+    found = mendable.find(made, "topic-0", "east")
+    assert found == [pieces["east-1"], pieces["east-2"]]
+    assert mendable.find(made, "topic-0", "east", 2) == [pieces["east-2"]]
+    folders = {name: tmp_path / name for name in ("east-1", "east-2")}
+    with pytest.raises(RefusedError, match=r"\(east-1, east-2\): add --broker"):  # their disks are new
+        mendable.choose(found, "topic-0", folders)
+    for folder in folders.values():
+        folder.mkdir()
+    with closing(Claims(folders["east-1"])) as broker:
+        assert broker.take("topic-0")
+        assert mendable.choose(found, "topic-0", folders) == pieces["east-2"]
+    with pytest.raises(RefusedError, match="add --broker"):
+        mendable.choose(found, "topic-0", folders)
+    assert mendable.choose(found, "topic-0", {"east-1": folders["east-1"]}) == pieces["east-1"]
+    with pytest.raises(RefusedError, match="no unit east-1, east-2, which had topic-0"):
+        mendable.choose(found, "topic-0", {})

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from headrace.backup import manifest
 from headrace.backup.errors import DamagedBackupError, RefusedError
-from headrace.backup.manifest import FileEntry, Manifest, Piece
+from headrace.backup.manifest import FileEntry, Piece
 from headrace.backup.pace import Pace, check_room
 from headrace.backup.segments import PIECE_BYTES, copy_segment, patch
 from headrace.backup.verifying import check_all, open_inside
@@ -107,27 +107,6 @@ class _Source:
                     f"{self.folder / self.prefix}{name} is larger than any that a log has"
                 )
             return file.read(SIZE_MAX_BYTES)
-
-
-def find(made: Manifest, partition: str, datacenter: str | None) -> Piece:
-    """Returns the broker of a backup that has this partition. Raises `RefusedError`."""
-    found = [
-        piece
-        for piece in made.pieces
-        if piece.kind == "broker"
-        and partition in piece.facts.get("partitions", {})
-        and datacenter in (None, piece.datacenter)
-    ]
-    if len(found) > 1:
-        names = ", ".join(sorted(piece.datacenter for piece in found))
-        raise RefusedError(
-            f"{partition} is in several datacenters of this backup ({names}): add --datacenter"
-        )
-    if not found:
-        raise RefusedError(
-            f"this backup has no partition {partition!r}{f' of {datacenter}' if datacenter else ''}"
-        )
-    return found[0]
 
 
 def mend(

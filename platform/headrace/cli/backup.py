@@ -191,6 +191,10 @@ def restore(
         ),
     ] = None,
     datacenter: DatacenterOption = None,
+    broker: Annotated[
+        int | None,
+        typer.Option("--broker", min=0, help="With --partition: of several replicas here, this broker's."),
+    ] = None,
     shorter: Annotated[
         bool,
         typer.Option("--shorter", help="With --partition: also if its log then ends earlier than it did."),
@@ -205,10 +209,10 @@ def restore(
     if partition is not None:
         if into is not None:
             raise CommandError("--into is for a whole home: leave out --partition, or --into", ExitCode.USAGE)
-        _mend(backup, partition, datacenter, shorter=shorter, json=json)
+        _mend(backup, partition, datacenter, broker, shorter=shorter, json=json)
         return
-    if shorter:
-        raise CommandError("--shorter is for --partition", ExitCode.USAGE)
+    if shorter or broker is not None:
+        raise CommandError(f"{'--shorter' if shorter else '--broker'} is for --partition", ExitCode.USAGE)
     from headrace.backup import restoring
 
     home = into or site().home
@@ -254,16 +258,16 @@ def _next_step(home: Path, made: Manifest) -> str:
     )
 
 
-def _mend(backup: Path, partition: str, datacenter: str | None, *, shorter: bool, json: bool) -> None:
-    from headrace.backup import manifest, mending, units
+def _mend(
+    backup: Path, partition: str, datacenter: str | None, broker: int | None, *, shorter: bool, json: bool
+) -> None:
+    from headrace.backup import manifest, mendable, mending, units
 
-    piece = mending.find(manifest.load(backup), partition, datacenter)
-    mine = [each for each in units.units_in(site()) if each.name == piece.name]
-    if not mine or mine[0].unit.data_dir is None:
-        raise CommandError(
-            f"this home has no unit {piece.name}, which led {partition}: run it on that broker's host"
-        )
-    done = mending.mend(backup, piece, partition, mine[0].directory, may_be_shorter=shorter)
+    found = mendable.find(manifest.load(backup), partition, datacenter, broker)
+    mine = units.units_in(site())
+    folders = {each.name: each.directory for each in mine if each.unit.data_dir is not None}
+    piece = mendable.choose(found, partition, folders)
+    done = mending.mend(backup, piece, partition, folders[piece.name], may_be_shorter=shorter)
     if json:
         print_json(
             {
