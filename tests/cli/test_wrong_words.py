@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fix_cli import Headrace, command_runner
+from headrace.backup.manifest import MANIFEST
 from headrace.cli.errors import ExitCode
 from headrace.cli.values import PARTITIONS_MAX
 from headrace.coordination.topics import PARTITIONS_PER_CHANGE_MAX
@@ -155,3 +156,14 @@ def test_a_folder_of_backups_that_is_not_there_is_not_empty(run: Headrace, tmp_p
     assert wrong.exit_code == ExitCode.NEGATIVE and wrong.out == ""
     assert f"there is no folder {tmp_path / 'bakups'}; " in " ".join(wrong.err.split())
     assert run("backup", "list", str(tmp_path)).exit_code == ExitCode.DONE
+
+
+def test_a_file_or_a_backup_is_no_folder_without_backups(run: Headrace, tmp_path: Path) -> None:
+    """A file was to be made by `headrace backup create`, which refuses it; a backup "holds no backup"."""
+    (tmp_path / "file").touch()
+    (tmp_path / "backup").mkdir()
+    (tmp_path / "backup" / MANIFEST).touch()
+    for name, problem in (("file", "is a file; give a folder"), ("backup", "is a backup itself; give the")):
+        wrong = run("backup", "list", str(tmp_path / name))
+        assert (wrong.exit_code, wrong.out) == (ExitCode.NEGATIVE, "")
+        assert f"{tmp_path / name} {problem}" in " ".join(wrong.err.split())

@@ -59,7 +59,7 @@ class Shelf:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keeps other backups away. Raises `RefusedError`, `OSError`."""
-        self._check_is_shelf()
+        self.check()
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (self.folder / LOCK).open("a") as file:
             try:
@@ -70,7 +70,8 @@ class Shelf:
                 ) from None
             yield
 
-    def _check_is_shelf(self) -> None:
+    def check(self) -> None:
+        """Raises `RefusedError` for a backup itself, and for a file. The folder need not exist yet."""
         if (self.folder / manifest.MANIFEST).exists():
             raise RefusedError(f"{self.folder} is a backup itself; give the folder that holds the backups")
         if self.folder.exists() and not self.folder.is_dir():

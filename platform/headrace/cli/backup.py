@@ -112,9 +112,10 @@ def list_(folder: ShelfArgument, json: JsonOption = False) -> None:
     from headrace.backup.errors import BackupError
     from headrace.backup.shelf import Shelf
 
+    shelf = Shelf(folder)
+    shelf.check()
     if not folder.is_dir():
         raise CommandError(f"there is no folder {folder}; `headrace backup create {folder}` makes it")
-    shelf = Shelf(folder)
     rows: list[dict[str, Any]] = []
     for one in [*shelf.whole(), *shelf.halves()]:
         try:
