@@ -18,11 +18,12 @@ from airflow.sdk import DAG
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
-from fix_audit_world import HOUR_A, TOPIC, Batch, PartitionBytes, everything_reported
+from fix_audit_world import DC, HOUR_A, TOPIC, Batch, PartitionBytes, everything_reported
 from fix_hdfs import HdfsProcess
 from fix_parquet import parquet_of
 from headrace.airflow import proofs, sealing, sensors, triggers
 from headrace.audit.store.columns import metadata
+from headrace.audit.store.forgotten import note_forgotten
 from headrace.audit.store.store import AuditStore
 from headrace.audit.store.tables import meta
 from headrace.warehouse.commitlog import CommitLog
@@ -245,6 +246,24 @@ def test_an_hour_with_a_problem_keeps_no_other_hour_from_its_seal_and_its_event(
     assert set(events_of(run, TOPIC)) == {"2015-05-17T11:00:00", "2015-05-17T13:00:00"}
     output = capsys.readouterr().out + caplog.text
     assert f"1 hour is not sealed: 2015-05-17T12:00:00 is complete: {TOPIC}, 2015-05-17T12: {stray}" in output
+
+
+def test_what_is_wrong_with_a_forgotten_hour_is_said(
+    world: World, dags: dict[str, DAG], caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The seal decides on it: the failed run said only that its late events are complete."""
+    rows = {HOUR_A: 3, HOUR_A + HOUR_MS: 2}
+    world.load(rows)
+    world.account_for(rows)
+    with world.store.writing() as connection:
+        note_forgotten(connection, [(TOPIC, DC, HOUR_A)])
+    stray = f"{TopicPaths(ROOT, TOPIC).hour_dir(HOUR_A)}/copied.parquet"
+    with world.hdfs.client() as client:
+        client.write(stray, b"x")
+    run = dags[f"seal-{TOPIC}"].test()
+    assert str(run.state) == "failed" and world.sealed() == {HOUR_A + HOUR_MS: (1, 2)}
+    output = capsys.readouterr().out + caplog.text
+    assert f"not sealed: {HOUR_NAMES[HOUR_A]} is forgotten: {TOPIC}, 2015-05-17T11: {stray}" in output
 
 
 def test_events_of_all_times_do_not_keep_the_last_days_from_being_sealed(

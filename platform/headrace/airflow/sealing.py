@@ -182,9 +182,9 @@ def check_sealed(*, topic: str, delay: timedelta = DELAY_DEFAULT, **context: Any
         store = HeadraceHook().installation.audit_store
         told = {hour: problem for result in results for hour, problem in result["unsealed"].items()}
         proofs = [
-            # The audit has no problem with it: the warehouse has.
+            # The audit has no problem with it: the warehouse has, or no seal vouches for what is forgotten.
             proof._replace(problem_text=told.get(proof.hour, f"see task {SEAL_TASK}"))
-            if proof.status == Status.COMPLETE
+            if proof.status in (Status.COMPLETE, FORGOTTEN)
             else proof
             for proof in proofs_of(store, topic, left[:HOURS_SHOWN_MAX], delay=delay)
         ]
