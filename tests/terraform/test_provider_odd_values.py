@@ -79,3 +79,38 @@ def test_it_is_named_with_its_bound(workspace: Make, hcl: str, line: str, messag
     shown = " ".join(output.split())
     assert re.search(rf"on main\.tf line \d+, .*: {re.escape(line)} .*{re.escape(message)}", shown), output
     assert "bug in headrace" not in output and "Plugin error" not in output
+
+
+ADDRESSES = ("127.0.0.1:99999", "127.0.0.1:0", "a..b:1", "127.0.0.1:１")
+URLS = ("http://127.0.0.1:port", "http://[::1", "http://", "http://127.0.0.1:99999")
+
+
+def schema(name: str, url: str, text: str = '"string"') -> str:
+    quoted = text.replace('"', '\\"')
+    return (
+        f'resource "headrace_schema" "{name}" {{\n  registry_url = "{url}"\n  subject = "s"\n'
+        f'  schema = "{quoted}"\n}}\n'
+    )
+
+
+def test_addresses_that_no_client_takes_are_named(workspace: Make) -> None:
+    """Each was a bug of the provider: what it checked was less than what its clients check."""
+    servers = ", ".join(f'"{each}"' for each in ADDRESSES)
+    hcl = topic().replace('["127.0.0.1:1"]', f"[{servers}, null]")
+    hcl += 'data "headrace_cluster" "c" {\n  bootstrap_servers = [null]\n}\n'
+    hcl += "".join(schema(f"s{at}", url) for at, url in enumerate(URLS))
+    hcl += schema("deep", "http://127.0.0.1:1", "[" * 100_000)
+    folder = workspace(hcl)
+    output = folder.run("plan", code=1)
+    shown = " ".join(output.replace("│", " ").split())
+    for each in ADDRESSES:
+        assert f"Got '{each}'; expected HOST:PORT" in shown
+    assert shown.count("Got null; expected HOST:PORT") == 2
+    for url in URLS:
+        assert f"registry_url is '{url}'; expected a URL such as" in shown
+    assert "It is not JSON: maximum recursion depth exceeded" in shown
+    folder.write(schema("s", "http://127.0.0.1:1"))
+    for identity in ("http://127.0.0.1:port/s", "http://[::1/s"):
+        output += folder.run("import", "headrace_schema.s", identity, code=1)
+    assert output.count("Invalid import id") == 2
+    assert "bug in headrace" not in output and "Plugin error" not in output

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from headrace.provider.problems import Path, Problem
-from headrace.provider.values import Values
+from headrace.provider.values import Values, is_known
 from headrace.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Short, because the brokers may be created by the apply of this same plan.
 PLAN_TIMEOUT_S: Final = 3.0
 APPLY_TIMEOUT_S: Final = 30.0
-ADDRESS: Final = re.compile(r"[^\s,:/]+:\d{1,5}")
+_ADDRESS: Final = re.compile(r"[^\s,:/]+:[0-9]{1,5}")
 
 _ATTRIBUTES: Final[dict[int, Path]] = {
     ErrorCode.INVALID_TOPIC_EXCEPTION: ("name",),
@@ -66,7 +66,24 @@ def bootstrap_problems(values: Values) -> list[Problem]:
     if not servers:
         return [Problem("bootstrap_servers is empty", "Name at least one broker, as HOST:PORT.", path)]
     return [
-        Problem("Not a broker address", f"Got {server!r}; expected HOST:PORT, such as 127.1.0.11:9092.", path)
+        Problem(
+            "Not a broker address",
+            f"Got {'null' if server is None else repr(server)}; expected HOST:PORT, such as 127.1.0.11:9092.",
+            path,
+        )
         for server in servers
-        if isinstance(server, str) and not ADDRESS.fullmatch(server)
+        if is_known(server) and not is_address(server)
     ]
+
+
+def is_address(server: object) -> bool:
+    """Whether it is HOST:PORT of one broker, as clients take it."""
+    # Imported here because the import is slow, and only topics and clusters need it.
+    from headrace.client.cluster import parse_bootstrap
+
+    if not isinstance(server, str) or not _ADDRESS.fullmatch(server):
+        return False
+    try:
+        return len(parse_bootstrap(server)) == 1
+    except ValueError:
+        return False

@@ -27,6 +27,7 @@ from headrace.registry.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
+from headrace.registry.urls import parse_urls
 
 if TYPE_CHECKING:
     from headrace.registry.client import SchemaRegistryClient
@@ -83,7 +84,7 @@ class SchemaResource(Resource):
         if isinstance(level, str) and level not in LEVELS:
             detail = f"compatibility is {level!r}; expected one of {', '.join(LEVELS)}."
             problems.append(Problem("Unknown compatibility level", detail, ("compatibility",)))
-        if isinstance(urls, str) and not all(map(_is_http, urls.split(","))):
+        if isinstance(urls, str) and not _are_registries(urls):
             detail = f"registry_url is {urls!r}; expected a URL such as http://127.1.0.3:8081."
             problems.append(Problem("Not a registry URL", detail, ("registry_url",)))
         return problems
@@ -167,7 +168,7 @@ class SchemaResource(Resource):
 
     def import_(self, call: ResourceCall, identity: str) -> Values:
         url, subject = self.split_import_id(identity)
-        if not _is_http(url):
+        if not _are_registries(url):
             raise self.invalid_import_id(identity)
         inputs = {"registry_url": url, "subject": subject, "id": subject}
         found = _read_subject(inputs)
@@ -256,8 +257,13 @@ def _read_subject(state: Values) -> dict[str, Any] | None:
     }
 
 
-def _is_http(url: str) -> bool:
-    return url.startswith(("http://", "https://"))
+def _are_registries(urls: str) -> bool:
+    """Whether these are URLs, separated by commas, as the registry's client takes them."""
+    try:
+        parse_urls(urls)
+    except ValueError:
+        return False
+    return all(url.startswith(("http://", "https://")) for url in urls.split(","))
 
 
 def _is_same(one: object, other: object) -> bool:
@@ -266,7 +272,7 @@ def _is_same(one: object, other: object) -> bool:
         return False
     try:
         return _normal(one) == _normal(other)
-    except ValueError:
+    except (ValueError, RecursionError):
         return one == other
 
 
@@ -274,10 +280,10 @@ def _normal(text: str) -> str:
     return json.dumps(json.loads(text), sort_keys=True)
 
 
-def _json_error(text: str) -> ValueError | None:
+def _json_error(text: str) -> Exception | None:
     try:
         json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return error
     return None
 

@@ -14,10 +14,10 @@ from headrace.coordination import declared
 from headrace.provider import holdings, topic_replicas
 from headrace.provider.attributes import Attribute, BlockSchema
 from headrace.provider.clusters import (
-    ADDRESS,
     APPLY_TIMEOUT_S,
     PLAN_TIMEOUT_S,
     admin_client,
+    is_address,
     refused,
 )
 from headrace.provider.planning import ResourceChange, ResourcePlan, replaces_of
@@ -261,7 +261,7 @@ class TopicResource(Resource):
     def import_(self, call: ResourceCall, identity: str) -> Values:
         servers, name = self.split_import_id(identity)
         bootstrap = servers.split(",")
-        if not NAME.fullmatch(name) or not all(map(ADDRESS.fullmatch, bootstrap)):
+        if not NAME.fullmatch(name) or not all(map(is_address, bootstrap)):
             raise self.invalid_import_id(identity)
         with admin_client(bootstrap, timeout_s=APPLY_TIMEOUT_S) as admin:
             topic = read_topic(admin, name)
