@@ -43,3 +43,18 @@ def test_neither_command_overwrites_what_the_other_throttles(
         wait_until(lambda: settings() == both, "the throttle of both commands")
         throttle.end()
         wait_until(lambda: settings() == [set(), set()], "the end of both throttles")
+
+
+def test_moves_without_a_bound_change_no_topics_settings(
+    one_broker: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of each drain removed, one after another, settings that no topic of it had."""
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    changed: list[str] = []
+    with ReplicaAdmin(one_broker.bootstrap) as admin:
+        admin.create_topic(topic, 1, replication_factor=1)
+        monkeypatch.setattr(admin, "alter_configs", lambda topic, changes: changed.append(topic))
+        throttle = Throttle(admin, None)
+        throttle.begin([Move((topic, 0), (1,), (1, 2), 0)])
+        throttle.end()
+    assert topic not in changed

@@ -31,6 +31,7 @@ class Throttle:
         self._admin = admin
         self._bytes_per_s = bytes_per_s
         self._brokers: set[int] = set()  # whose rate is set
+        self._topics: set[str] = set()  # whose replicas are
         self._leaders: dict[str, set[tuple[int, int]]] = {}  # by topic
         self._followers: dict[str, set[tuple[int, int]]] = {}
 
@@ -59,6 +60,7 @@ class Throttle:
             words = {n: _text(pairs) for n, pairs in wanted.items() if before.get(n) != EVERY_REPLICA}
             # Other commands, also at the same time, may throttle more of these topics.
             if words:
+                self._topics.add(topic)
                 with _unless_deleted():
                     self._admin.append_configs(topic, words)
 
@@ -76,9 +78,8 @@ class Throttle:
         wanted = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
         found = self._admin.topic_settings(sorted({topic for topic, _ in survey.partitions}), wanted)
         # A broker may not have heard of this command's own settings yet.
-        for topic in sorted(
-            {topic for topic, values in found.items() if any(values.values())} | {*self._leaders}
-        ):
+        left = {topic for topic, values in found.items() if any(values.values())}
+        for topic in sorted(left | self._topics):
             self._remove(topic)
         for broker_id in sorted({*survey.brokers, *self._brokers}):
             self._admin.alter_broker_configs(broker_id, {LEADER_RATE: None, FOLLOWER_RATE: None})
