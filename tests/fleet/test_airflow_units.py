@@ -1,13 +1,14 @@
 """Airflow as part of a site: its units, their configurations, and a site without them."""
 
 import json
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
 import pytest
 
-from headrace.agent.airflow_environment import AirflowProbe
+from headrace.agent.airflow_environment import PYTHON_VARIABLE, AirflowProbe
 from headrace.agent.unit import levels
 from headrace.fleet.airflow_units import (
     airflow_connections,
@@ -74,6 +75,22 @@ def test_a_site_whose_airflow_is_not_installed_is_refused(
     with pytest.raises(SiteError, match=r"there is no .*/python. Run `make airflow`"):
         check_installed(site)
     check_installed(site.model_copy(update={"airflow": False}))
+
+
+def test_an_airflow_that_is_half_installed_is_named_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network went during `make airflow`: its units ended "No module named 'headrace'", minutes later."""
+    python = tmp_path / ".venv-airflow" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    monkeypatch.delenv(PYTHON_VARIABLE, raising=False)
+    site = Site.one_machine(tmp_path).model_copy(update={"airflow_database": "sqlite"})
+    with pytest.raises(SiteError, match=r"not installed: .*/\.venv-airflow is half made. Run `make airflow`"):
+        check_installed(site)
+    (tmp_path / ".venv-airflow/lib/python3.11/site-packages/headrace-0.1.0.dist-info").mkdir(parents=True)
+    check_installed(site)
 
 
 def test_the_password_is_known_once_it_is_generated(tmp_path: Path) -> None:

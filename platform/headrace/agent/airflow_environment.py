@@ -63,6 +63,14 @@ def airflow_python() -> Path:
     return Path(named) if named else Path(sys.prefix).parent / ".venv-airflow" / "bin" / "python"
 
 
+def is_half_installed() -> bool:
+    """Whether `make airflow` was interrupted: what it installs last, headrace, is missing. Of an environment
+    that `$HEADRACE_AIRFLOW_PYTHON` names nothing is known."""
+    if os.environ.get(PYTHON_VARIABLE):
+        return False
+    return not any(airflow_python().parents[1].glob("lib/python*/site-packages/headrace-*.dist-info"))
+
+
 def dags_folder() -> Path:
     """The folder of DAG files: `$HEADRACE_DAGS`, else the checkout's own."""
     named = os.environ.get(DAGS_VARIABLE)

@@ -11,7 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from headrace.agent.airflow_environment import HEARTBEATS, airflow_python, dags_folder
+from headrace.agent.airflow_environment import (
+    HEARTBEATS,
+    airflow_python,
+    dags_folder,
+    is_half_installed,
+)
 from headrace.agent.configuration import AirflowConfiguration, Configuration, PostgresqlConfiguration
 from headrace.fleet.airflow_client import AirflowClient
 from headrace.fleet.airflow_database import EXTERNAL, airflow_database, check_database, data_dir, unit_name
@@ -60,9 +65,11 @@ def airflow_of(site: Site) -> AirflowClient:
 
 def check_installed(site: Site) -> None:
     """Raises `SiteError` if the site has Airflow among its units, and it or its database is not installed."""
-    if site.airflow and not airflow_python().exists():
+    if site.airflow and (not airflow_python().exists() or is_half_installed()):
+        what = airflow_python()
+        problem = f"{what.parents[1]} is half made" if what.exists() else f"there is no {what}"
         raise SiteError(
-            f"Airflow is not installed: there is no {airflow_python()}. Run `make airflow`, "
+            f"Airflow is not installed: {problem}. Run `make airflow`, "
             "or start the site without it: `headrace up --without airflow`"
         )
     check_database(site)
