@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -15,6 +17,10 @@ from headrace.client import Admin, Consumer, unread
 from headrace.client.errors import DeliveryTimeoutError, MetadataTimeoutError
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from headrace.client.network import Network
+    from headrace.client.partition_fetch import PartitionFetch
 
 WAIT_S = 60
 
@@ -154,3 +160,22 @@ def test_one_that_polls_seldom_is_warned_all_the_same(
             assert consumer.poll(0) == []
             time.sleep(0.3)
         assert re.search(refused_of(half), told[0])
+
+
+def test_calls_that_raise_before_they_look_count_their_time_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where each second call raised another partition's error, one that could not be read was never told."""
+    monkeypatch.setattr(unread, "obstacle", lambda *_: "its leader is gone")
+    now_s, states = (
+        0.0,
+        cast("dict[tuple[str, int], PartitionFetch]", {("t", 0): SimpleNamespace(paused=False)}),
+    )
+    found = unread.Unread(cast("Network", None), lambda: now_s, 0.0)
+    found.add(("t", 0))
+    for number in range(20):
+        now_s += 5
+        found.resume()
+        if number % 2:
+            found.tell(states)
+    assert "t-0 cannot be read for" in "".join(warnings_of(caplog))

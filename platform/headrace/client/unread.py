@@ -64,8 +64,10 @@ class Unread:
         return TELL_AFTER_S + self._answer_max_s
 
     def resume(self) -> None:
-        """The application reads again: what it did since the last `tell` is not counted."""
-        away_s = self._clock() - self._looked_s - AWAY_MAX_S
+        """The application reads again: what it did since it read last is not counted. A call that raises may
+        end before `tell`."""
+        now_s = self._clock()
+        away_s, self._looked_s = now_s - self._looked_s - AWAY_MAX_S, now_s
         if away_s > 0:
             self._since_s = {key: since_s + away_s for key, since_s in self._since_s.items()}
             self._next_s += away_s
