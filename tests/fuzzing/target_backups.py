@@ -22,7 +22,7 @@ from fuzzing.documents import ODD
 from fuzzing.limits import bounded
 from fuzzing.values import TEXTS, mutate
 from fuzzing.world import World
-from headrace.backup import manifest, mending, trees
+from headrace.backup import manifest, mendable, mending, trees
 from headrace.backup.errors import BackupError
 from headrace.backup.manifest import FileEntry, Manifest, Piece
 from headrace.backup.pace import Pace
@@ -152,7 +152,7 @@ def use(folder: Path, home: Path, data: Path) -> None:
         shelf.earlier,
         lambda: read_journal(folder),
         lambda: trees.decode(folder / trees.TREE) if (folder / trees.TREE).exists() else None,
-        lambda: mending.mend(folder, mending.find(manifest.load(folder), PARTITION, "east"), PARTITION, data),
+        lambda: mending.mend(folder, _broker(folder), PARTITION, data),
         lambda: restore(folder, home),
     ):
         try:
@@ -161,6 +161,10 @@ def use(folder: Path, home: Path, data: Path) -> None:
             problem = error
     if problem is not None:
         raise problem
+
+
+def _broker(folder: Path) -> Piece:
+    return mendable.find(manifest.load(folder), PARTITION, "east")[0]
 
 
 def _change(folder: Path, rng: random.Random) -> str:
