@@ -212,8 +212,10 @@ def restore(
             raise CommandError("--into is for a whole home: leave out --partition, or --into", ExitCode.USAGE)
         _mend(backup, partition, datacenter, broker, shorter=shorter, json=json)
         return
-    if shorter or broker is not None:
-        raise CommandError(f"{'--shorter' if shorter else '--broker'} is for --partition", ExitCode.USAGE)
+    if shorter:
+        raise CommandError("--shorter is for --partition", ExitCode.USAGE)
+    if broker is not None:
+        raise CommandError("--broker is for --partition", ExitCode.USAGE)
     from headrace.backup import restoring
 
     home = into or site().home

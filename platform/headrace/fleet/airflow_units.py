@@ -65,13 +65,12 @@ def airflow_of(site: Site) -> AirflowClient:
 
 def check_installed(site: Site) -> None:
     """Raises `SiteError` if the site has Airflow among its units, and it or its database is not installed."""
-    if site.airflow and (not airflow_python().exists() or is_half_installed()):
-        what = airflow_python()
-        problem = f"{what.parents[1]} is half made" if what.exists() else f"there is no {what}"
-        raise SiteError(
-            f"Airflow is not installed: {problem}. Run `make airflow`, "
-            "or start the site without it: `headrace up --without airflow`"
-        )
+    python = airflow_python()
+    way_out = "Run `make airflow`, or start the site without it: `headrace up --without airflow`"
+    if site.airflow and not python.exists():
+        raise SiteError(f"Airflow is not installed: there is no {python}. {way_out}")
+    if site.airflow and is_half_installed():
+        raise SiteError(f"Airflow is not installed: {python.parents[1]} is half made. {way_out}")
     check_database(site)
 
 
