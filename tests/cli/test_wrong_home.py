@@ -49,3 +49,17 @@ def test_a_store_that_exists_is_opened(tmp_path: Path) -> None:
     opened = AuditStore(url, must_exist=True)
     assert opened.positions() == {}
     opened.close()
+
+
+def test_a_home_into_which_nobody_may_look_has_no_agent_that_starts_just_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another user's, or a file: it was waited for, and "has not recorded where it listens"."""
+    (tmp_path / "agent").touch()
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+    for command in ("status", "restart", "down"):
+        assert run(monkeypatch, command) == ExitCode.NEGATIVE
+        said = " ".join(capsys.readouterr().err.split())
+        assert (
+            f"whether an agent keeps {tmp_path} is not known: {tmp_path}/agent/lock: Not a directory" in said
+        )

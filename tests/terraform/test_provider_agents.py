@@ -60,6 +60,16 @@ def test_what_is_no_agent_is_named(workspace: Make) -> None:
     assert "Host nothing is null" in output
 
 
+def test_a_home_that_nobody_can_have_is_named(workspace: Make, tmp_path: Path) -> None:
+    """A file was waited for as a home whose agent has just been started, for a minute."""
+    (tmp_path / "file").touch()
+    unit = hcl({"local": "null"}).partition("\n}\n")[2]
+    folder = workspace('provider "headrace" {\n  home = "~nobody-of-this-name/home"\n}\n' + unit)
+    assert "there is no such user" in said(folder.run("plan", code=1))
+    folder.write(f'provider "headrace" {{\n  home = "{tmp_path}/file"\n}}\n' + unit)
+    assert f"whether an agent keeps {tmp_path}/file is not known" in said(folder.run("plan", code=1))
+
+
 def test_what_is_no_token_is_named(workspace: Make, tmp_path: Path) -> None:
     (tmp_path / "agent.der").write_bytes(b"\x30\x82\xff")
     url = 'url = "http://127.0.0.1:1"'

@@ -150,14 +150,20 @@ def _lock_patiently(file: IO[str]) -> None:
 
 
 def is_locked(paths: AgentHome) -> bool:
-    """Whether an agent of this home runs."""
+    """Whether an agent of this home runs. Raises `AgentStateError` if that cannot be told, as of the home of
+    another user."""
     try:
         with paths.lock.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
-    except OSError:
+    except BlockingIOError:
         return True
+    except OSError as error:
+        raise AgentStateError(
+            f"whether an agent keeps {paths.home} is not known: {paths.lock}: {error.strerror}; run this as "
+            "the user whose home it is, or name another one (HEADRACE_HOME)"
+        ) from error
     return False
 
 

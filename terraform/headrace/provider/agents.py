@@ -152,10 +152,10 @@ class Agents:
 
 
 def problems_of(config: Values) -> list[Problem]:
-    """Returns the problems of `agents` in the provider's configuration."""
-    agents = config.get("agents")
+    """Returns the problems of `agents` and `home` in the provider's configuration."""
+    agents, home = config.get("agents"), config.get("home")
     if not isinstance(agents, Mapping):
-        return []
+        return _home_problems(home) if isinstance(home, str) else []
     if not agents:
         return [Problem("agents is empty", "Name at least one host, or leave `agents` out.", ("agents",))]
     return [
@@ -180,6 +180,14 @@ def _agent_problems(host: str, agent: Mapping[str, Any] | None) -> list[Problem]
         text = f"Host {host} has {both}. The agent's home holds its token, in agent/token."
         problems.append(Problem("An agent needs exactly one token", text, ("agents",)))
     return problems
+
+
+def _home_problems(home: str) -> list[Problem]:
+    try:
+        Path(home).expanduser()
+    except RuntimeError:
+        return [Problem("Invalid home", f"home is {home!r}: there is no such user.", ("home",))]
+    return []
 
 
 def _is_agent_url(url: str) -> bool:
