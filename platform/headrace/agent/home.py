@@ -150,7 +150,7 @@ def _lock_patiently(file: IO[str]) -> None:
 
 
 def is_locked(paths: AgentHome) -> bool:
-    """Whether an agent of this home runs. Raises `AgentStateError` if that cannot be told, as of the home of
+    """Whether an agent of this home runs. Raises `AgentStateError` if that is not known, as of the home of
     another user."""
     try:
         with paths.lock.open() as file:

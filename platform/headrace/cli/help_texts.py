@@ -34,7 +34,7 @@ VALUES: Final = {
     "--without": "PART",
 }
 NUMBERS: Final = frozenset(
-    {"--lines", "--limit", "--drop", "--count", "--keep", "--partitions", "--replication-factor"}
+    {"--broker", "--lines", "--limit", "--drop", "--count", "--keep", "--partitions", "--replication-factor"}
 )
 NUMBER: Final = "N"
 FLAG: Final = ""
