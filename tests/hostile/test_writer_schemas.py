@@ -20,7 +20,6 @@ from headrace.warehouse.reasons import reason
 from headrace.warehouse.schema_bounds import (
     DEPTH_MAX,
     OUR_COLUMNS,
-    WRITTEN_OUT_MAX,
     is_shallow,
     no_table,
     unusable,
@@ -35,6 +34,7 @@ from headrace.warehouse.schemas import (
     with_writers,
 )
 from headrace.warehouse.session import python_files
+from headrace.warehouse.written_out import WRITTEN_OUT_MAX
 
 NUMBER = {"name": "n", "type": "long"}
 

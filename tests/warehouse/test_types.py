@@ -15,7 +15,8 @@ from headrace.warehouse.source.avro import (
     spark_type,
 )
 from headrace.warehouse.source.program import NoProgramError, compile_program
-from headrace.warehouse.types import PLAIN, TypeUnknownError, arrow_fields, comment_of, commented
+from headrace.warehouse.types import PLAIN, arrow_fields, comment_of, commented
+from headrace.warehouse.written_out import TypeUnknownError, written_out
 
 
 def record(*fields: dict[str, Any]) -> str:
@@ -79,6 +80,17 @@ def test_types_of_two_namespaces_with_one_short_name() -> None:
 def test_what_is_no_event(schema: str) -> None:
     with pytest.raises(TypeUnknownError):
         arrow_fields(schema)
+
+
+def test_a_small_schema_that_written_out_takes_all_memory_is_refused() -> None:
+    """Each of its types uses the one before twice: 41 kinds of records are 2**40 types."""
+    inner: dict[str, Any] = {"type": "record", "name": "R0", "fields": [{"name": "x", "type": "int"}]}
+    for at in range(1, 41):
+        fields = [{"name": "a", "type": inner}, {"name": "b", "type": f"R{at - 1}"}]
+        inner = {"type": "record", "name": f"R{at}", "fields": fields}
+    for read in (arrow_fields, written_out):
+        with pytest.raises(TypeUnknownError, match="the schema is too large: with each type written out"):
+            read(json.dumps(inner))
 
 
 def test_docs_become_comments_at_every_depth() -> None:

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from headrace.registry.decimals import is_decimal
-from headrace.warehouse.types import LOGICAL, WIDER, written_out
+from headrace.warehouse.types import LOGICAL, WIDER
+from headrace.warehouse.written_out import written_out
 
 
 class Record(NamedTuple):

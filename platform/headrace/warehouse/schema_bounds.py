@@ -14,10 +14,9 @@ import fastavro.schema
 
 from headrace.registry.decimals import is_decimal
 from headrace.registry.value_reading import ValueReader, endless, refers_to_itself
-from headrace.warehouse.types import DECIMAL_DIGITS_MAX, written_out
+from headrace.warehouse.types import DECIMAL_DIGITS_MAX
+from headrace.warehouse.written_out import TOO_MANY, WRITTEN_OUT_MAX, type_count, written_out
 
-WRITTEN_OUT_MAX: Final = 10_000
-"""Types of a schema with each one written out wherever it is referred to."""
 DEPTH_MAX: Final = 64
 """Of a value whose schema refers to itself. Java's stack has room for hundreds."""
 SCHEMAS_KEPT_MAX: Final = 64
@@ -34,8 +33,8 @@ def unusable(text: str) -> str:
         return f"it can't be parsed ({type(error).__name__}: {error})"[:200]
     if problem := endless(schema):
         return f"it has {problem}"
-    if _written_out(schema) > WRITTEN_OUT_MAX:
-        return f"with each type written out where it is used, it has more than {WRITTEN_OUT_MAX} types"
+    if type_count(schema) > WRITTEN_OUT_MAX:
+        return TOO_MANY
     return ""
 
 
@@ -123,30 +122,6 @@ def _parsed(text: str) -> Any:
 @lru_cache(SCHEMAS_KEPT_MAX)
 def _reader(text: str) -> ValueReader:
     return ValueReader(without_logical_types(json.loads(text)))
-
-
-def _written_out(schema: Any) -> int:
-    """Returns the types of a parsed schema, written out. Each definition is counted once."""
-    return _count(schema, {})
-
-
-def _count(schema: Any, known: dict[str, int]) -> int:
-    """`known`: the types of each named type so far. One that is not complete counts as 1."""
-    if isinstance(schema, str):
-        return known.get(schema, 1)
-    if isinstance(schema, list):
-        return sum(_count(branch, known) for branch in schema)
-    name = schema.get("name")
-    if name is not None:
-        known[name] = 1
-    kind = schema["type"]
-    parts = [schema[key] for key in ("items", "values") if key in schema]
-    parts += [kind] if isinstance(kind, dict | list) else []
-    parts += [field["type"] for field in schema.get("fields", ())]
-    total = min(1 + sum(_count(part, known) for part in parts), WRITTEN_OUT_MAX + 1)
-    if name is not None:
-        known[name] = total
-    return total
 
 
 def _depth_is_at_most(value: Any, most: int) -> bool:

@@ -4,14 +4,13 @@ Owns the Arrow type of every Avro type, as the files have it, and where a field'
 metadata `comment` of Arrow's and Spark's fields, which Spark and Hive show as the column's comment.
 """
 
-import json
 from collections.abc import Iterable
 from typing import Any, Final
 
-import fastavro.schema
 import pyarrow as pa
 
 from headrace.registry.decimals import is_decimal
+from headrace.warehouse.written_out import TypeUnknownError, written_out
 
 COMMENT: Final = "comment"
 PLAIN: Final[dict[str, pa.DataType]] = {
@@ -39,26 +38,12 @@ DECIMAL_DIGITS_MAX: Final = 38
 WIDER: Final = {frozenset(("int", "long")): "long", frozenset(("float", "double")): "double"}
 
 
-class TypeUnknownError(ValueError):
-    """The Avro schema has a type that is recursive or not defined."""
-
-
 def arrow_fields(schema: str) -> list[pa.Field]:
     """Returns the columns of an event's Avro schema. Raises `TypeUnknownError`."""
     found = _type(written_out(schema))
     if not pa.types.is_struct(found):
         raise TypeUnknownError("the event is no record")
     return list(found)
-
-
-def written_out(schema: str) -> Any:
-    """Returns an Avro schema with full names, and each type written out wherever it is used: types of several
-    namespaces may have one short name. Raises `TypeUnknownError`.
-    """
-    try:
-        return fastavro.schema.expand_schema(json.loads(schema))
-    except fastavro.schema.UnknownType as error:
-        raise TypeUnknownError(f"the schema has a type {error.name!r} that is not defined") from None
 
 
 def commented(spark: dict[str, Any], fields: Iterable[pa.Field]) -> dict[str, Any]:

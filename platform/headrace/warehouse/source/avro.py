@@ -36,7 +36,8 @@ from headrace.registry.errors import SCHEMA_NOT_FOUND, RegistryError, RegistryUn
 from headrace.registry.value_reading import ValueReader
 from headrace.warehouse.source.errors import SourceError
 from headrace.warehouse.source.options import SourceOptions
-from headrace.warehouse.types import DECIMAL_DIGITS_MAX, LOGICAL, TypeUnknownError, written_out
+from headrace.warehouse.types import DECIMAL_DIGITS_MAX, LOGICAL
+from headrace.warehouse.written_out import TypeUnknownError, written_out
 
 FRAMING_SIZE_BYTES: Final = 5
 
