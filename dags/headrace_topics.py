@@ -5,10 +5,12 @@ from pathlib import Path
 from headrace.airflow.topic_dags import dags_of
 from headrace.airflow.topics import read_loads, read_topics
 
-PUT = {schedule.topic: schedule for schedule in read_loads()}
+PUT = read_loads()
 LISTED = [
-    schedule for schedule in read_topics(Path(__file__).with_name("topics.yaml")) if schedule.topic not in PUT
+    schedule
+    for schedule in read_topics(Path(__file__).with_name("topics.yaml"))
+    if schedule.topic not in PUT.topics
 ]
 
 # Airflow looks for DAGs among a module's globals. A load put to the agent (by Terraform, say) is not paused.
-globals().update(dags_of(LISTED) | dags_of(PUT.values(), starts_paused=False))
+globals().update(dags_of(LISTED) | dags_of(PUT.schedules, starts_paused=False))

@@ -312,7 +312,7 @@ def test_loads_are_stored_in_the_form_that_the_dags_read(agent: RunningAgent) ->
     assert client.put_load("page-view", {**load, "retries": 0}) is ChangeOutcome.CHANGED
     whole = client.load("page-view")
     assert whole["retries"] == 0 and whole["schedule"] is None and whole["audit_wait"] == "30m"
-    (plan,) = read_loads({"HEADRACE_HOME": str(agent.home)})
+    (plan,) = read_loads({"HEADRACE_HOME": str(agent.home)}).schedules
     assert (plan.topic, plan.owner, plan.retries) == ("page-view", "web", 0)
     assert plan.grace == datetime.timedelta(hours=1)
     assert ask(agent, "GET", "/v1/loads").json() == {"loads": {"page-view": whole}}

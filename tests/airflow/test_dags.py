@@ -198,6 +198,15 @@ def test_dags_on_sealed_hours_run_by_day(dags: dict[str, DAG]) -> None:
     assert program.is_file()
 
 
+def test_a_load_that_cannot_be_read_is_an_import_error_beside_all_other_dags(tmp_path: Path) -> None:
+    (tmp_path / "loads").mkdir()
+    (tmp_path / "loads" / "orders.json").write_text('{"owner": "b", "retention": "6m"}')
+    (tmp_path / "loads" / "views.json").write_text('{"owner": "b"}')
+    found = bag(REPOSITORY / "dags", tmp_path)
+    assert {Path(path).name for path in found.import_errors} == {"headrace_loads.py"}
+    assert "load-views" in found.dags and "load-orders" not in found.dags
+
+
 def test_an_invalid_topics_file_is_an_import_error_that_names_the_field(tmp_path: Path) -> None:
     shutil.copytree(REPOSITORY / "dags", tmp_path, dirs_exist_ok=True)
     (tmp_path / "topics.yaml").write_text("topics: {page-view: {owner: a, completeness: 2}}")

@@ -7,10 +7,12 @@ import pytest
 
 from headrace.airflow.topics import (
     TopicsFileError,
+    check_loads,
     parse_declarations,
     parse_topics,
     read_all,
     read_declarations,
+    read_loads,
     read_topics,
 )
 from headrace.warehouse.schedule import LoadSchedule
@@ -134,9 +136,24 @@ def test_loads_at_the_agent_override_the_file(tmp_path: Path) -> None:
         LoadSchedule(topic="clicks", owner="a"),
         LoadSchedule(topic="orders", owner="b", schedule=None, grace=timedelta(hours=1)),
     )
+
+
+def test_a_load_that_cannot_be_read_keeps_no_other_topic_from_its_dags(tmp_path: Path) -> None:
+    """All topics' DAGs were gone for it, such as after an upgrade that takes no retention below an hour. Its
+    own topic has none, not those of the file: the file may name another output.
+    """
+    (tmp_path / "topics.yaml").write_text("topics: {clicks: {owner: a}, orders: {owner: a}}")
+    (tmp_path / "loads").mkdir()
     (tmp_path / "loads" / "orders.json").write_text('{"owner": "b", "grace": "soon"}')
-    with pytest.raises(TopicsFileError, match=r"orders\.json: topic orders: grace 'soon' is not a duration"):
-        read_all(tmp_path / "topics.yaml", {"HEADRACE_HOME": str(tmp_path)})
+    (tmp_path / "loads" / "views.json").write_text('{"owner": "b"}')
+    (tmp_path / "loads" / "rotten.json").write_bytes(b"\xff")
+    home = {"HEADRACE_HOME": str(tmp_path)}
+    assert [each.topic for each in read_all(tmp_path / "topics.yaml", home)] == ["clicks", "views"]
+    assert read_loads(home).topics == {"orders", "rotten", "views"}
+    problem = r"orders\.json: topic orders: grace 'soon' is not a duration.*; .*rotten\.json cannot be read"
+    with pytest.raises(TopicsFileError, match=problem):
+        check_loads(home)
+    check_loads({})
 
 
 def test_declarations_of_producers_are_no_part_of_a_load(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from headrace.coordination.declared import DECLARATIONS
@@ -37,19 +38,49 @@ def read_topics(path: Path) -> tuple[LoadSchedule, ...]:
     return parse_topics(_text(path) or "", where=str(path))
 
 
-def read_loads(environment: Mapping[str, str] = os.environ) -> tuple[LoadSchedule, ...]:
+class StoredLoads(NamedTuple):
+    """What an agent stores: the schedules that can be read, and of other topics why theirs cannot."""
+
+    schedules: tuple[LoadSchedule, ...] = ()
+    problems: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def topics(self) -> set[str]:
+        return {schedule.topic for schedule in self.schedules} | self.problems.keys()
+
+
+def read_loads(environment: Mapping[str, str] = os.environ) -> StoredLoads:
     """Returns the schedules stored by the agent that runs this Airflow; none if no agent does.
 
-    Raises `TopicsFileError`.
+    One that cannot be read keeps no other topic from its DAGs: see `check_loads`.
     """
     home = environment.get(HOME_VARIABLE)
-    return tuple(map(_read_load, sorted((Path(home) / LOADS_FOLDER).glob("*.json")))) if home else ()
+    schedules, problems = [], {}
+    for path in sorted((Path(home) / LOADS_FOLDER).glob("*.json")) if home else ():
+        try:
+            schedules.append(_read_load(path))
+        except TopicsFileError as error:
+            problems[path.stem] = str(error)
+    return StoredLoads(tuple(schedules), problems)
+
+
+def check_loads(environment: Mapping[str, str] = os.environ) -> None:
+    """Raises `TopicsFileError` that names the stored loads that cannot be read, if there are any."""
+    problems = list(read_loads(environment).problems.values())
+    if len(problems) > PROBLEMS_SHOWN_MAX:
+        problems[PROBLEMS_SHOWN_MAX:] = [f"and {len(problems) - PROBLEMS_SHOWN_MAX} more"]
+    if problems:
+        raise TopicsFileError("; ".join(problems))
 
 
 def read_all(path: Path, environment: Mapping[str, str] = os.environ) -> tuple[LoadSchedule, ...]:
-    """Returns the schedules of both; a load at the agent overrides the file's schedule of the same topic."""
-    schedules = {schedule.topic: schedule for schedule in (*read_topics(path), *read_loads(environment))}
-    return tuple(schedules.values())
+    """Returns the schedules of both; a load at the agent overrides the file's schedule of the same topic. One
+    that cannot be read does, too: the file's may have another output. Raises `TopicsFileError`.
+    """
+    put = read_loads(environment)
+    listed = {schedule.topic: schedule for schedule in read_topics(path)}
+    known = {topic: schedule for topic, schedule in listed.items() if topic not in put.problems}
+    return tuple((known | {schedule.topic: schedule for schedule in put.schedules}).values())
 
 
 def _read_load(path: Path) -> LoadSchedule:
