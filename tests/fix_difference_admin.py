@@ -18,6 +18,7 @@ __all__ = ["CASES"]
 TOPIC: Final = 2
 BROKER: Final = 4
 SET, DELETE, APPEND = 0, 1, 2
+OF_TOPIC: Final = 1  # a setting's source
 DESCRIBED_WAIT_MAX_S: Final = 10.0
 
 
@@ -192,6 +193,10 @@ def _(asker: Asker) -> Any:
     name = asker.topic()
     altered(asker, (TOPIC, name, [("max.message.bytes", SET, "70000")]))
     keys = ["max.message.bytes", "retention.bytes", "flush.messages"]
+    # Kafka's broker hears of it from its controller a moment later.
+    until_s = time.monotonic() + DESCRIBED_WAIT_MAX_S
+    while synonyms(asker, name, keys[:1], False) != [(keys[0], OF_TOPIC, [])] and time.monotonic() < until_s:
+        time.sleep(0.05)
     return [synonyms(asker, name, keys, wanted) for wanted in (True, False)]
 
 

@@ -58,6 +58,9 @@ class Cluster:
     def leaders(self, topics: set[str]) -> dict[tuple[str, int], tuple[str, int]]:
         return {(topic, 0): ("x", 1) for topic in topics}
 
+    def leaders_of(self, partitions: set[tuple[str, int]]) -> dict[tuple[str, int], tuple[str, int]]:
+        return dict.fromkeys(partitions, ("x", 1))
+
 
 def offsets_of(log: Log) -> list[int]:
     """The offsets of all records: a batch has them at the last of its addresses."""

@@ -160,6 +160,8 @@ class TopicRegistry:
             change.delete(znodes.topic(name), version=version)
             try:
                 return self._commit(change, name, topic_id)
+            except _GoneError:
+                continue
             except (BadVersionError, NoNodeError, NotEmptyError):  # it has other partitions now
                 node = self._session.get_or_none(znodes.topic(name))
                 if node is None or parse_topic(znodes.topic(name), node.data)[0] != topic_id:
@@ -296,7 +298,7 @@ class TopicRegistry:
         present = self._session.exists(znodes.TOPICS)
         node = self._session.get_or_none(znodes.topic(name))
         if present is None or node is None or parse_topic(znodes.topic(name), node.data)[0] != topic_id:
-            raise BadVersionError(f"topic {name!r} was deleted meanwhile")
+            raise _GoneError(f"topic {name!r} was deleted meanwhile")
         change.set(znodes.TOPICS, b"", version=present.version).commit()
 
     def _get_versioned(self, name: str) -> tuple[TopicState, int]:
@@ -305,6 +307,10 @@ class TopicRegistry:
         if not isinstance(result, TopicRead):
             raise result
         return result.topic, result.stat.version
+
+
+class _GoneError(BadVersionError):
+    """The topic was deleted before the change was sent: by somebody else."""
 
 
 def _topic_names(children: Sequence[str]) -> list[str]:
