@@ -18,6 +18,7 @@ from headrace.warehouse.manifest import TableState
 from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.plan import unread_text
 from headrace.warehouse.planning import doubtful_partitions, reason_of
+from headrace.warehouse.source import metadata as metadata_module
 from headrace.warehouse.source.errors import NoSuchTopicError
 from headrace.warehouse.source.metadata import MetadataClient
 from headrace.warehouse.source.options import LATEST, parse
@@ -75,6 +76,29 @@ def test_a_leader_that_does_not_answer_is_a_reason() -> None:
             found = metadata.readable("page-view")
             assert found.leaders.keys() == {0}
             assert "does not answer" in str(found.problems[1])
+    finally:
+        cluster.close()
+
+
+def test_a_partition_that_an_answer_leaves_out_is_named_and_others_are_not_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half an answer is no reason to leave a partition out of a load without a word."""
+    cluster = FakeCluster()
+    try:
+        cluster.create("page-view", 3)
+        with MetadataClient([cluster.bootstrap], 0.2) as metadata:
+            asked, whole = metadata_module._list_offsets, [("page-view", number) for number in (0, 2)]
+            monkeypatch.setattr(
+                metadata_module,
+                "_list_offsets",
+                lambda _, wanted: asked([*whole, ("t", 0)], {**wanted, ("t", 0): -2}),
+            )
+            found = metadata.readable("page-view")
+            assert found.starts == {0: 0, 2: 0}
+            assert "partition 1 is not in the answer" in str(found.problems[1])
+            with pytest.raises(ProtocolError, match="is not in the answer"):
+                metadata.offsets({("page-view", 1): LATEST, **dict.fromkeys(whole, LATEST)})
     finally:
         cluster.close()
 

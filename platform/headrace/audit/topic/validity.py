@@ -211,7 +211,7 @@ def _check_load(load: LoadReport, _received: ReceivedRecord, _now_ms: int) -> No
 
 
 PARTITIONS_MAX: Final = 100_000
-"""Of a topic: each one is looked for in each hour."""
+"""Of a topic: far more than a cluster's brokers take."""
 
 
 def _check_declaration(declaration: TopicDeclaration, _received: ReceivedRecord, _now_ms: int) -> None:

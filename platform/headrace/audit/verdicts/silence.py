@@ -8,6 +8,7 @@ other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
+from itertools import islice
 from typing import Final
 
 from headrace.audit import phrases
@@ -293,9 +294,11 @@ def _never_read_logs(read: Set[int], evidence: Evidence, policy: Policy, now_ms:
     if evidence.declared is None:
         return
     count, said_ms = evidence.declared
-    if missing := [number for number in range(count) if number not in read]:
-        named = ", ".join(map(str, missing[:LISTED_MAX]))
-        more = f" and {len(missing) - LISTED_MAX} more" if len(missing) > LISTED_MAX else ""
+    missing_count = count - sum(number < count for number in read)
+    if missing_count > 0:
+        first = islice((number for number in range(count) if number not in read), LISTED_MAX)
+        named = ", ".join(map(str, first))
+        more = f" and {missing_count - LISTED_MAX} more" if missing_count > LISTED_MAX else ""
         never = f"partition {named}{more} of {evidence.topic}"
         yield Finding(
             Status.PENDING if now_ms < max(said_ms, evidence.end_ms) + policy.delay_ms else Status.UNKNOWN,

@@ -257,10 +257,15 @@ class MetadataClient:
         for topic in response.topics:
             for result in topic.partitions:
                 partition = (str(topic.name), int(result.partition_index))
+                if partition not in wanted:
+                    continue
                 if (code := ErrorCode(result.error_code)) is ErrorCode.NONE:
                     found[partition] = int(result.offset)
                 else:
                     refused[partition] = ProtocolError(code, f"topic {topic.name} partition {partition[1]}")
+        for topic, number in wanted.keys() - found.keys() - refused.keys():
+            what = f"topic {topic} partition {number} is not in the answer"
+            refused[topic, number] = ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, what)
         return found, refused
 
     def _request_any(self, body: Any) -> Any:
