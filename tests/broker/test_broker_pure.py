@@ -17,6 +17,7 @@ from headrace.broker.settings.config import BROKER_SETTINGS, TOPIC_SETTINGS, Bro
 from headrace.broker.settings.setting import ConfigError
 from headrace.broker.workers import Outcome, Workers
 from headrace.coordination.topics import PartitionState, TopicState
+from headrace.log.config import UNLIMITED
 from headrace.log.directory import PartitionName
 from headrace.wire.batch import hop, read_header, seal, verify
 from headrace.wire.checking import scan_records
@@ -55,13 +56,32 @@ def test_topics_inherit_from_the_broker_and_override_it() -> None:
         ("retention.ms", "-2", "must be from -1"),
         ("headrace.mirror", "perhaps", "not a boolean"),
         ("message.timestamp.type", "Never", "CreateTime or LogAppendTime"),
-        ("cleanup.policy", "compact", "use delete"),
+        ("cleanup.policy", "keep", "must be delete, compact, or both: compact,delete"),
+        ("cleanup.policy", "compact,keep", "must be delete, compact, or both"),
+        ("cleanup.policy", "", "must be delete, compact, or both"),
         ("no.such.setting", "1", "no topic setting"),
     ],
 )
 def test_wrong_topic_settings_say_what_is_allowed(name: str, value: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         BrokerConfig().topic_config({name: value})
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_by_retention", "needs_keys"),
+    [
+        ("delete", True, False),
+        ("compact", False, True),
+        ("compact,delete", True, True),
+        (" delete , compact ", True, True),
+    ],
+)
+def test_retention_and_keys_go_by_the_policy(policy: str, is_by_retention: bool, needs_keys: bool) -> None:
+    limits = {"retention.ms": "60000", "retention.bytes": "5000", "message.validation": "headers"}
+    config = BrokerConfig().topic_config({"cleanup.policy": policy, **limits})
+    found = (config.log.retention_ms, config.log.retention_bytes)
+    assert found == ((60_000, 5_000) if is_by_retention else (UNLIMITED, UNLIMITED))
+    assert (config.cleanup.compacts, config.checks_records) == (needs_keys, needs_keys)
 
 
 def test_wrong_broker_settings_are_refused() -> None:

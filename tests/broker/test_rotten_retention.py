@@ -26,6 +26,15 @@ def test_of_a_value_that_cannot_be_used_nothing_is_deleted(name: str) -> None:
     assert -1 in (log.retention_ms, log.retention_bytes)
 
 
+def test_of_a_policy_that_cannot_be_used_nothing_is_deleted_and_all_is_taken() -> None:
+    """It may be a later version's: by default retention deletes, and `compact` refuses what has no key."""
+    found, problems = usable({"retention.ms": "1", "cleanup.policy": "tier", "segment.bytes": "2048"})
+    assert found == {"retention.ms": "-1", "retention.bytes": "-1", "segment.bytes": "2048"}
+    assert len(problems) == 1
+    config = BrokerConfig().topic_config(found)
+    assert not config.cleanup.compacts
+
+
 def test_a_broker_keeps_what_was_to_be_kept_for_ever(broker_cluster: StartCluster) -> None:
     """Of a value that had rotted the broker's default was used, and its events were deleted."""
     cluster = broker_cluster(1, SETTINGS)

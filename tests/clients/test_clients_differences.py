@@ -13,8 +13,8 @@ import pytest
 
 from fix_broker import BrokerCluster, RawClient, StartCluster
 from fix_clients import Kcat, require_kcat
-from fix_difference_admin import CASES
 from fix_difference_cases import fresh
+from fix_difference_records import CASES
 from fix_differences import CLOSED, Asker, Case
 from fix_kafka import ApacheKafka
 from fix_samples import make_samples

@@ -143,3 +143,17 @@ def test_offsets_of_a_topic_are_deleted(datacenter: Datacenter, kafka_tool: Kafk
     assert "Successful" in said
     lines = kafka_tool(groups, *server, "--describe", "--group", "reader").decode().splitlines()
     assert [line.split()[1] for line in lines if line.startswith("reader")] == ["read"]
+
+
+def test_records_are_deleted(datacenter: Datacenter, kafka_tool: KafkaTool, tmp_path: Path) -> None:
+    server = ("--bootstrap-server", datacenter.bootstrap)
+    datacenter.create_topic("purged", 1)
+    kafka_tool("org.apache.kafka.tools.ConsoleProducer", *server, "--topic", "purged", stdin=b"one\ntwo\n")
+    wanted = tmp_path / "purged.json"
+    wanted.write_text(
+        json.dumps({"version": 1, "partitions": [{"topic": "purged", "partition": 0, "offset": -1}]})
+    )
+    said = kafka_tool(
+        "org.apache.kafka.tools.DeleteRecordsCommand", *server, "--offset-json-file", str(wanted)
+    ).decode()
+    assert f"purged-0\tlow_watermark: {datacenter.end_address('purged')}" in said

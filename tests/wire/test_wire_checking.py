@@ -11,6 +11,8 @@ from headrace.wire.checking import (
     ANY_TIMESTAMP,
     InvalidRecordError,
     InvalidTimestampError,
+    Scan,
+    Scanner,
     TimestampDeltas,
     check_record,
     deltas_within,
@@ -108,6 +110,17 @@ def test_bounds_stay_numbers_that_both_scanners_compare_exactly(base_ms: int) ->
     assert scan_records(packed(), 3, deltas) == FAST(packed(), 3, deltas)
 
 
+def test_a_record_without_a_key_where_each_must_have_one() -> None:
+    keys = (b"k", b"", None, b"k")
+    raw = bytearray(b"".join(pack_record(at, 0, key, b"v", ()) for at, key in enumerate(keys)))
+    for scan in (scan_records, FAST):
+        assert scan(raw, 4, ANY_TIMESTAMP).valid == 4
+        found = scan(raw, 4, ANY_TIMESTAMP, needs_keys=True)
+        assert found.valid == 2
+        with pytest.raises(InvalidRecordError, match="record 2: it has no key"):
+            check_record(raw, found.at, found.valid, ANY_TIMESTAMP, needs_key=True)
+
+
 # --- single records ---
 
 
@@ -138,9 +151,12 @@ DELTAS = st.sampled_from([ANY_TIMESTAMP, (0, 100, -1), (-(2**40), 2**47, 7)])
 
 
 @needs_lupa
-@given(st.binary(max_size=200), st.integers(1, 20), DELTAS)
-def test_scanners_agree_on_arbitrary_bytes(data: bytes, count: int, deltas: TimestampDeltas) -> None:
-    assert scan_records(data, count, deltas) == FAST(data, count, deltas)
+@given(st.binary(max_size=200), st.integers(1, 20), DELTAS, st.booleans())
+def test_scanners_agree_on_arbitrary_bytes(
+    data: bytes, count: int, deltas: TimestampDeltas, needs_keys: bool
+) -> None:
+    found = scan_records(data, count, deltas, needs_keys=needs_keys)
+    assert found == FAST(data, count, deltas, needs_keys=needs_keys)
 
 
 SIZES = st.sampled_from([0, 1, 3, 63, 64, 127, 128, 8191, 8192])
@@ -158,20 +174,24 @@ RECORDS = st.lists(
 
 
 @needs_lupa
-@given(RECORDS, DELTAS, st.data())
+@given(RECORDS, DELTAS, st.booleans(), st.data())
 def test_scanners_agree_on_mutated_batches(
     records: list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]],
     deltas: TimestampDeltas,
+    needs_keys: bool,
     data: st.DataObject,
 ) -> None:
+    def scanned(scan: Scanner) -> Scan:
+        return scan(raw, len(records), deltas, needs_keys=needs_keys)
+
     raw = bytearray(b"".join(pack_record(i, *fields) for i, fields in enumerate(records)))
-    assert scan_records(raw, len(records), deltas) == FAST(raw, len(records), deltas)
+    assert scanned(scan_records) == scanned(FAST)
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(raw) - 1))
         raw[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2))
         if not raw:
             return
-    assert scan_records(raw, len(records), deltas) == FAST(raw, len(records), deltas)
+    assert scanned(scan_records) == scanned(FAST)
 
 
 @needs_lupa
@@ -191,7 +211,10 @@ def test_scanners_agree_on_batches_that_are_compiled() -> None:
                 for i in range(2_000)
             )
         )
-        assert FAST(raw, 2_000, ANY_TIMESTAMP) == scan_records(raw, 2_000, ANY_TIMESTAMP)
+        for needs in (False, True):
+            assert FAST(raw, 2_000, ANY_TIMESTAMP, needs_keys=needs) == scan_records(
+                raw, 2_000, ANY_TIMESTAMP, needs_keys=needs
+            )
         for _ in range(5):
             raw[dice.randrange(len(raw))] ^= 1 << dice.randrange(8)
             assert FAST(raw, 2_000, ANY_TIMESTAMP) == scan_records(raw, 2_000, ANY_TIMESTAMP)

@@ -132,7 +132,8 @@ class Partition:
         """Works out whether batches are stored as they come: the fast path of Produce relies on it."""
         config = self.config
         refuses = self.failure or self.cut_off or self.is_below_min
-        self.is_plain = not (config.mirror or config.log_append_time or refuses)
+        is_looked_into = config.mirror or config.log_append_time or config.cleanup.compacts
+        self.is_plain = not (is_looked_into or refuses)
 
     def lead(self, epoch: int) -> None:
         """Leads in this epoch, which is written into every batch that is staged from now on.

@@ -345,21 +345,32 @@ class Partitions:
         """Deletes some of a log's expired segments, if it is still led here; returns their files, which the
         caller removes. Raises `ColdSegmentError` for a segment that must be read first.
         """
+        upto = partition.visible_address
+        delete = partition.log.delete_expired_segments
+        return self._delete(partition, "retention", lambda: delete(now_ms, upto=upto))
+
+    def delete_before(self, partition: Partition, address: int) -> list[Path]:
+        """Deletes some of a log's segments before an address, as `delete_expired` does."""
+        upto = partition.visible_address
+        delete = partition.log.delete_before
+        return self._delete(partition, "DeleteRecords", lambda: delete(address, upto=upto))
+
+    def _delete(self, partition: Partition, cause: str, delete: Callable[[], list[Path]]) -> list[Path]:
         # A segment that is rolled is written first. If that fails, those who wait for it must hear of it
         # before the next batch gets the same address.
         self.commit()
         if self.get(partition.topic, partition.index) is not partition:
             return []
         try:
-            deleted = partition.log.delete_expired_segments(now_ms, upto=partition.visible_address)
+            deleted = delete()
         except ColdSegmentError:
             raise
         except (LogError, OSError) as error:
-            logger.error("%s: retention failed: %s", partition.name, error)
+            logger.error("%s: %s failed: %s", partition.name, cause, error)
             return []
         if deleted:
             name = partition.name
-            logger.info("%s: retention deleted %d segments up to %s", name, len(deleted), deleted[-1].stem)
+            logger.info("%s: %s deleted %d segments up to %s", name, cause, len(deleted), deleted[-1].stem)
             self._wake_readers(partition)  # their offsets may have been in these segments
             self._wake_followers(partition)
         return deleted

@@ -109,6 +109,7 @@ class BrokerState:
     follower_asked: Callable[[Partition, int], None] = lambda _partition, _replica: None
     find_followed: Callable[[PartitionName], FollowedPartition | None] = lambda _: None
     in_sync_seen: Callable[[Partition], None] = lambda _: None  # by a watch, and other than stored
+    delete_before: Callable[[Partition, int], bool] = lambda _partition, _address: False  # see `Retention`
     refusals: Refusals = field(default_factory=Refusals)
     follower_sessions: dict[int, FollowerSession] = field(default_factory=dict)  # by the follower's id
     throttles: Throttles = field(default_factory=Throttles)

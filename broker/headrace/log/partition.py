@@ -193,18 +193,37 @@ class PartitionLog(LogWriter):
         if self._cut_files and config.retention_ms != UNLIMITED:
             self._cut_files = expire(self._cut_files, now - config.retention_ms)
         self.producers.expire(config.producer_expiration_ms)
+        return self._delete_segments(now, upto, source_start)
+
+    def _delete_segments(self, now_ms: int, upto: int | None, source_start: int | None) -> list[Path]:
+        if self.appending is None and source_start == self.staged_end_address:
+            self.commit()
+            self.roll()  # nothing of the active segment is to stay
         end = committed_end = self.flushed_address if upto is None else min(upto, self.flushed_address)
         if self._covered_address < end:
             # After a crash nobody would know what producers had in what lies behind it.
             end = self._covered_address
             if self._segments.oldest.end_address > end and len(self._segments) > 1:
                 self.request_checkpoint()
-        deleted = delete_expired(self._segments, config, end, now, source_start, committed_end=committed_end)
+        deleted = delete_expired(
+            self._segments, self.config, end, now_ms, source_start, committed_end=committed_end
+        )
         if deleted:
             self._directory_unsynced = True
             self._reader.forget()
             self.epochs.forget_before(self.start_address)
         return deleted
+
+    def delete_before(self, address: int, *, upto: int) -> list[Path]:
+        """Deletes the segments that end at `address` or before, and before `upto`, as
+        `delete_expired_segments` does, whatever their age.
+        """
+        return [] if self.offline is not None else self._delete_segments(self._clock(), upto, address)
+
+    def has_segment_before(self, address: int) -> bool:
+        """Whether `delete_before` still has something to delete."""
+        segments = self._segments
+        return len(segments) > 1 and segments.oldest.end_address <= address
 
     def truncate(self, address: int) -> None:
         """Cuts off everything from `address`, a batch boundary, on. Waits for the disk. Raises

@@ -1,7 +1,8 @@
 -- The loop of wire/checking.py for LuaJIT: the same answers, forty times as fast.
 --
--- Takes the address and the size of the records, their number, and the timestamp deltas that are allowed. Returns
--- the index of the first invalid record, where it begins, and the largest timestamp delta of those before it.
+-- Takes the address and the size of the records, their number, the timestamp deltas that are allowed, and whether
+-- each record must have a key. Returns the index of the first invalid record, where it begins, and the largest
+-- timestamp delta of those before it.
 -- checking.py says what a valid record is. Tests compare the two on arbitrary bytes.
 --
 -- Every read lies within the buffer: `varint` compares with `limit` before each byte, and `limit` is never larger
@@ -87,7 +88,7 @@ end
 
 local NULL, NOT_NULL = 1, -2
 
-local function scan(bytes, size, count, low, high, none)
+local function scan(bytes, size, count, low, high, none, null_key)
   local index, start, at, limit, headers = -1, 0, 0, 0, 0
   local latest = -math.huge  -- of the records before this one
   local delta = -math.huge
@@ -115,7 +116,7 @@ local function scan(bytes, size, count, low, high, none)
       if (delta < low or delta > high) and delta ~= none then return index, start, latest end
       raw, at = varint(bytes, at, limit)
       if raw ~= 2 * index then return index, start, latest end
-      at = skip(bytes, at, limit, NULL)
+      at = skip(bytes, at, limit, null_key)
       if at < 0 then return index, start, latest end
       at = skip(bytes, at, limit, NULL)
       if at < 0 then return index, start, latest end
@@ -126,7 +127,7 @@ local function scan(bytes, size, count, low, high, none)
   end
 end
 
-return function(address, size, count, low, high, none)
+return function(address, size, count, low, high, none, needs_keys)
   local bytes = ffi.cast("const uint8_t *", ffi.cast("uintptr_t", address))
-  return scan(bytes, size, count, low, high, none)
+  return scan(bytes, size, count, low, high, none, needs_keys and NOT_NULL or NULL)
 end

@@ -11,8 +11,7 @@ client writes either.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from headrace.wire.errors import CorruptBatchError
 from headrace.wire.primitives import Buffer
@@ -24,6 +23,9 @@ TIMESTAMP_DELTA_MAX_MS: Final = 2**48
 """Records of one batch that lie 8,900 years apart, or more, are refused: 7 bytes hold any smaller delta."""
 
 NO_TIMESTAMP_MS: Final = -1
+
+NULL: Final = 1
+"""The varint of a length of -1."""
 
 _LENGTH_SIZE_MAX_BYTES: Final = 5
 _TIMESTAMP_SIZE_MAX_BYTES: Final = 7
@@ -50,8 +52,12 @@ class Scan(NamedTuple):
     latest_ms: int | None
 
 
-Scanner = Callable[[Buffer, int, TimestampDeltas], Scan]
-"""Checks the first records of a buffer, as many as the second argument says."""
+class Scanner(Protocol):
+    """Checks the first `count` records of a buffer."""
+
+    def __call__(
+        self, data: Buffer, count: int, deltas: TimestampDeltas, *, needs_keys: bool = False
+    ) -> Scan: ...
 
 
 class InvalidRecordError(CorruptBatchError):
@@ -80,13 +86,13 @@ def deltas_within(low_ms: int, high_ms: int, base_timestamp_ms: int) -> Timestam
     )
 
 
-def scan_records(data: Buffer, count: int, deltas: TimestampDeltas) -> Scan:
+def scan_records(data: Buffer, count: int, deltas: TimestampDeltas, *, needs_keys: bool = False) -> Scan:
     """The `Scanner` in Python alone."""
     at = 0
     latest_ms: int | None = None
     for index in range(count):
         try:
-            end, delta_ms = check_record(data, at, index, deltas)
+            end, delta_ms = check_record(data, at, index, deltas, needs_key=needs_keys)
         except InvalidRecordError:
             return Scan(index, at, latest_ms)
         if latest_ms is None or delta_ms > latest_ms:
@@ -126,7 +132,9 @@ def is_plain_record(data: Buffer, at: int, end: int) -> bool:
     return at == end - 1 and not data[at]
 
 
-def check_record(data: Buffer, at: int, index: int, deltas: TimestampDeltas) -> tuple[int, int]:
+def check_record(
+    data: Buffer, at: int, index: int, deltas: TimestampDeltas, *, needs_key: bool = False
+) -> tuple[int, int]:
     """Returns where the record at `at` ends, and its timestamp delta. Raises `InvalidRecordError`."""
     raw, at = _varint(data, at, len(data), index, "length")
     end = at + (raw >> 1)
@@ -142,6 +150,8 @@ def check_record(data: Buffer, at: int, index: int, deltas: TimestampDeltas) -> 
     raw, at = _varint(data, at, end, index, "offset delta")
     if raw != 2 * index:
         raise InvalidRecordError(index, f"offset delta {_signed(raw)}, expected {index}")
+    if needs_key and at < end and data[at] == NULL:
+        raise InvalidRecordError(index, "it has no key; in a compacted topic each record must have one")
     at = _skip(data, at, end, index, "key")
     at = _skip(data, at, end, index, "value")
     raw, at = _varint(data, at, end, index, "number of headers")
@@ -162,7 +172,7 @@ def _signed(raw: int) -> int:
 def _skip(data: Buffer, at: int, end: int, index: int, name: str, *, may_be_null: bool = True) -> int:
     """Returns where the bytes at `at` end, which begin with their length."""
     raw, at = _varint(data, at, end, index, f"length of the {name}")
-    if raw == 1 and may_be_null:
+    if raw == NULL and may_be_null:
         return at
     if raw & 1 or raw >> 1 > end - at:
         raise InvalidRecordError(index, f"a {name} of {_signed(raw)} bytes, {end - at} left")

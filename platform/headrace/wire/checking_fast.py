@@ -44,12 +44,14 @@ class _LuaScanner:
     def __init__(self, scan: Any) -> None:
         self._scan = scan
 
-    def __call__(self, data: Buffer, count: int, deltas: TimestampDeltas) -> Scan:
+    def __call__(
+        self, data: Buffer, count: int, deltas: TimestampDeltas, *, needs_keys: bool = False
+    ) -> Scan:
         size_bytes = len(data)
         if not size_bytes:
             return Scan(0, 0, None)
         view = memoryview(data)
         # ctypes tells the address of writable memory only.
         pinned = ctypes.c_char.from_buffer(bytearray(view) if view.readonly else view)
-        index, at, latest = self._scan(ctypes.addressof(pinned), size_bytes, count, *deltas)
+        index, at, latest = self._scan(ctypes.addressof(pinned), size_bytes, count, *deltas, needs_keys)
         return Scan(int(index), int(at), int(latest) if index else None)

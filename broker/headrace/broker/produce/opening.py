@@ -87,13 +87,14 @@ def check_opened(
     if not config.checks_records:
         return Opened(uncompressed, header.max_timestamp_ms)
     deltas = ANY_TIMESTAMP if config.log_append_time else _allowed_deltas(header, config, now_ms)
-    index, at, latest_ms = scan(records, header.record_count, deltas)
+    needs_keys = config.cleanup.compacts
+    index, at, latest_ms = scan(records, header.record_count, deltas, needs_keys=needs_keys)
     if index == header.record_count and at == len(records):
         return Opened(uncompressed, header.base_timestamp_ms + (latest_ms or 0))
     try:
         if index == header.record_count:
             raise InvalidRecordError(index - 1, f"{len(records) - at} bytes after it, the batch's last one")
-        check_record(records, at, index, deltas)
+        check_record(records, at, index, deltas, needs_key=needs_keys)
     except InvalidTimestampError as error:
         raise Refused(
             ErrorCode.INVALID_TIMESTAMP,

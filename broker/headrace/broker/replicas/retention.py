@@ -53,6 +53,16 @@ class Retention:
             self._waiting.extend((*self._partitions, *self._followed))
             self._take_turn()
 
+    def delete_before(self, partition: Partition, address: int) -> bool:
+        """Deletes some of the whole segments before an address, for DeleteRecords; returns whether none is
+        left. Until then call it again: what was not flushed with a checkpoint must be so first.
+        """
+        for path in self._partitions.delete_before(partition, address):
+            self._removals.add(path, partition.name)
+        if partition.log.awaits_checkpoint:
+            self._partitions.checkpoint(partition)
+        return not partition.log.has_segment_before(address)
+
     def _take_turn(self) -> None:
         left = SEGMENTS_PER_TURN_MAX
         try:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from headrace.broker.settings import cleanup
+from headrace.broker.settings.cleanup import DELETES, CleanupPolicy
 from headrace.broker.settings.groups import GROUP_SETTINGS
 from headrace.broker.settings.replication import (
     ACKS_ALL,
@@ -21,13 +23,13 @@ from headrace.broker.settings.replication import (
 )
 from headrace.broker.settings.setting import (
     BOOLEAN,
+    CLEANUP,
     GAPS,
     HISTORY,
     HOUR_MS,
     INT,
     INT_MAX,
     IP_COUNTS,
-    LIST,
     LONG,
     LONG_MAX,
     STRING,
@@ -36,7 +38,7 @@ from headrace.broker.settings.setting import (
     Setting,
 )
 from headrace.coordination import declared
-from headrace.log.config import LogConfig
+from headrace.log.config import UNLIMITED, LogConfig
 from headrace.process.nearest import question
 from headrace.replication import gaps
 from headrace.replication.gaps import AcceptedGap
@@ -228,7 +230,13 @@ TOPIC_SETTINGS: Final = {
             replace(BROKER_SETTINGS[inherits_from], name=name, inherits_from=inherits_from)
             for name, inherits_from in _INHERITED.items()
         ),
-        Setting("cleanup.policy", LIST, "delete", "what becomes of old data", choices=("delete",)),
+        Setting(
+            cleanup.NAME,
+            CLEANUP,
+            cleanup.DELETE,
+            "what becomes of old records: delete (by retention), compact (all are kept, and each must have a "
+            "key), or compact,delete (by retention, and each must have a key)",
+        ),
         Setting(
             "compression.type", STRING, "producer", "batches are stored as they come", choices=("producer",)
         ),
@@ -286,6 +294,7 @@ class TopicConfig:
     accepted_gaps: tuple[AcceptedGap, ...] = ()
     leader_throttled: ThrottledReplicas = NO_REPLICAS
     follower_throttled: ThrottledReplicas = NO_REPLICAS
+    cleanup: CleanupPolicy = DELETES
 
     def min_insync(self, replica_count: int) -> int:
         """Returns `min.insync.replicas` of a partition with so many replicas."""
@@ -334,12 +343,13 @@ class BrokerConfig:
             return setting.parse(overrides.get(name, inherited))
 
         is_min_insync_chosen = MIN_INSYNC in overrides or MIN_INSYNC in self.overrides
+        policy: CleanupPolicy = value(cleanup.NAME)
         return TopicConfig(
             log=LogConfig(
                 segment_bytes=value("segment.bytes"),
                 segment_ms=value("segment.ms"),
-                retention_ms=value("retention.ms"),
-                retention_bytes=value("retention.bytes"),
+                retention_ms=value("retention.ms") if policy.deletes else UNLIMITED,
+                retention_bytes=value("retention.bytes") if policy.deletes else UNLIMITED,
                 flush_messages=_unless_max(value("flush.messages")),
                 flush_ms=_unless_max(value("flush.ms")),
                 producer_expiration_ms=self["producer.id.expiration.ms"],
@@ -349,13 +359,14 @@ class BrokerConfig:
             mirror=value("headrace.mirror"),
             timestamp_before_max_ms=value("message.timestamp.before.max.ms"),
             timestamp_after_max_ms=value("message.timestamp.after.max.ms"),
-            checks_records=value("message.validation") == "records",
+            checks_records=policy.compacts or value("message.validation") == "records",
             min_insync_replicas=value(MIN_INSYNC) if is_min_insync_chosen else None,
             unclean_leader_election=value("unclean.leader.election.enable"),
             acks_all_waits_for_fsync=value(ACKS_ALL.name) == FLUSHED,
             accepted_gaps=value(gaps.SETTING),
             leader_throttled=value(LEADER_THROTTLED.name),
             follower_throttled=value(FOLLOWER_THROTTLED.name),
+            cleanup=policy,
         )
 
 
@@ -366,11 +377,6 @@ def _unless_max(value: int) -> int | None:
 def check_topic_config(overrides: Mapping[str, str]) -> None:
     """Raises `ConfigError` for a setting that topics do not have, or a value that it cannot have."""
     for name, text in overrides.items():
-        if name == "cleanup.policy" and "compact" in text:
-            raise ConfigError(
-                "cleanup.policy=compact is not supported: addresses are bytes of a log without gaps; "
-                "use delete"
-            )
         if name not in TOPIC_SETTINGS:
             raise ConfigError(f"there is no topic setting {name!r}")
         TOPIC_SETTINGS[name].parse(text)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from headrace.broker.network.connection_limits import parse_ip_overrides
+from headrace.broker.settings import cleanup
 from headrace.coordination import declared
 from headrace.replication import gaps, throttling
 
@@ -43,6 +44,7 @@ STRING: Final = SettingKind(2, "string", str)
 INT: Final = SettingKind(3, "number", int)
 LONG: Final = SettingKind(5, "number", int)
 LIST: Final = SettingKind(7, "list", str)
+CLEANUP: Final = SettingKind(7, "list", cleanup.parse, explains_errors=True)
 IP_COUNTS: Final = SettingKind(2, "string", parse_ip_overrides, explains_errors=True)
 GAPS: Final = SettingKind(7, "list", gaps.parse, explains_errors=True)
 THROTTLED: Final = SettingKind(7, "list", throttling.parse, explains_errors=True)

@@ -10,29 +10,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from headrace.broker.settings import cleanup
 from headrace.broker.settings.config import TOPIC_SETTINGS, check_topic_config
 from headrace.broker.settings.setting import ConfigError
 
-UNTIL_KNOWN: Final = {"retention.ms": "-1", "retention.bytes": "-1"}
-"""What counts in place of a value that cannot be used, where the default might delete what was to be kept."""
+KEEPS_ALL: Final = {"retention.ms": "-1", "retention.bytes": "-1"}
+UNTIL_KNOWN: Final[Mapping[str, Mapping[str, str]]] = {
+    **{name: {name: value} for name, value in KEEPS_ALL.items()},
+    cleanup.NAME: KEEPS_ALL,
+}
+"""The settings that count while a value cannot be used whose default might delete what was to be kept."""
 
 
 def usable(overrides: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigError]]:
-    """Returns the settings that can be used, and what is wrong with each of the others. In place of such a
-    one `UNTIL_KNOWN` is returned, if it has it.
+    """Returns the settings that can be used, and what is wrong with each of the others, in whose place
+    `UNTIL_KNOWN` stands.
     """
     found: dict[str, str] = {}
+    until_known: dict[str, str] = {}
     problems: list[ConfigError] = []
     for name, text in overrides.items():
         try:
             check_topic_config({name: text})
         except ConfigError as error:
             problems.append(error)
-            if name in UNTIL_KNOWN:
-                found[name] = UNTIL_KNOWN[name]
+            until_known |= UNTIL_KNOWN.get(name, {})
         else:
             found[name] = text
-    return found, problems
+    return found | until_known, problems
 
 
 def is_mirror(overrides: Mapping[str, str]) -> bool:
