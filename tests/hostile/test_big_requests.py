@@ -176,6 +176,11 @@ def log_dirs_of_unknown_topics(count: int) -> bytes:
     return head(35, 1) + array([name + array([]) for name in names(count)])
 
 
+def delete_records(count: int) -> bytes:
+    parts = array([struct.pack(">iq", number, -1) for number in range(count)])
+    return head(21, 1) + array([b"\0\4wide" + parts]) + struct.pack(">i", TIMEOUT_MS)
+
+
 def leader_epochs(count: int) -> bytes:
     parts = array([struct.pack(">iii", number % 2, -1, 0) for number in range(count)])
     return head(23, 3) + struct.pack(">i", -1) + array([text(TOPIC) + parts])
@@ -230,6 +235,7 @@ CONTROL: Final[tuple[Frame, ...]] = (
     alter_incrementally,
     describe_log_dirs,
     log_dirs_of_unknown_topics,
+    delete_records,
     leader_epochs,
     elect_leaders,
     alter_reassignments,

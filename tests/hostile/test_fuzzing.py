@@ -34,6 +34,7 @@ KEPT = {
 
 # Built from their schemas alone. Clients send OffsetForLeaderEpoch only after a leader has changed.
 NOT_CAPTURED = {
+    ApiKey.DELETE_RECORDS,
     ApiKey.DESCRIBE_LOG_DIRS,
     ApiKey.OFFSET_FOR_LEADER_EPOCH,
     ApiKey.ELECT_LEADERS,
