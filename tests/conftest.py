@@ -44,6 +44,7 @@ pytest_plugins = [
     "fix_hosts",
     "fix_java",
     "fix_kafka",
+    "fix_kafka_programs",
     "fix_network",
     "fix_network_site",
     "fix_network_terraform",

@@ -1,5 +1,5 @@
-"""More cases of tests/clients/test_clients_differences.py: DeleteRecords, and compacted topics. `CASES` has
-all of them.
+"""More cases of tests/clients/test_clients_differences.py: what programs ask for that keep their state in
+topics (DeleteRecords, compacted topics, topics that are there already). `CASES` has all of them.
 """
 
 from __future__ import annotations
@@ -94,6 +94,18 @@ def _(asker: Asker) -> Any:
 @case("DeleteRecords: of a compacted topic, and of one that deletes, too")
 def _(asker: Asker) -> Any:
     return [deleted(asker, (compacted(asker, policy), 0, ALL)) for policy in ("compact", "compact,delete")]
+
+
+@case("CreateTopics: a topic that exists, with what no new one may have")
+def _(asker: Asker) -> Any:
+    """Programs create their topics whenever they start, also while too few brokers are alive."""
+    name = asker.topic()
+    wrong = (
+        {"replication_factor": 2},
+        {"num_partitions": 0},
+        {"configs": [{"name": "no.such", "value": "1"}]},
+    )
+    return [asker.create(name, validate_only=only, **values) for values in wrong for only in (False, True)]
 
 
 @case("CreateTopics: policies of cleanup")

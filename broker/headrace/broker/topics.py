@@ -108,20 +108,16 @@ class TopicAdmin:
         """Creates a topic; it can be used a moment later (`is_usable`). Raises `Refused`."""
         self.check_name(new.name)
         self._check_collision(new.name)
-        self._check_config(new.config)
-        if declared.HISTORY in new.config:
-            raise Refused(ErrorCode.INVALID_CONFIG, declared.WRITTEN_BY_BROKERS)
-        count = self.partition_count(new)
-        if not 1 <= count <= PARTITIONS_MAX:
-            raise Refused(
-                ErrorCode.INVALID_PARTITIONS, f"{count} partitions: must be from 1 to {PARTITIONS_MAX}"
-            )
         topic_id = uuid4()
-        replicas = dict(new.assignment) or self._place(count, new.replication_factor, topic_id)
-        self._check_assignment(replicas, len(replicas[0]))
+        try:
+            replicas = self._placed(new, topic_id)
+        except Refused:
+            # Programs create their topics whenever they start. While a broker is down there are too few for
+            # the factor, and they would wait for it, though their topics are there.
+            self._check_is_new(new.name)
+            raise
         if validate_only:
-            if new.name in self._view().topics:
-                raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {new.name!r} exists already")
+            self._check_is_new(new.name)
             states = {index: PartitionState(ids[0], 0, ids, ids) for index, ids in replicas.items()}
             return TopicState(new.name, UUID(int=0), states, dict(new.config))
         stopping = self._view().stopping
@@ -204,7 +200,25 @@ class TopicAdmin:
         """Yields every setting of a topic, with where its value comes from."""
         return of_topic(self._config, topic.config, topic.partitions[0].settled_count)
 
+    def _placed(self, new: NewTopic, topic_id: UUID) -> dict[int, tuple[int, ...]]:
+        """Returns the replicas of a new topic's partitions. Raises `Refused`."""
+        self._check_config(new.config)
+        if declared.HISTORY in new.config:
+            raise Refused(ErrorCode.INVALID_CONFIG, declared.WRITTEN_BY_BROKERS)
+        count = self.partition_count(new)
+        if not 1 <= count <= PARTITIONS_MAX:
+            raise Refused(
+                ErrorCode.INVALID_PARTITIONS, f"{count} partitions: must be from 1 to {PARTITIONS_MAX}"
+            )
+        replicas = dict(new.assignment) or self._place(count, new.replication_factor, topic_id)
+        self._check_assignment(replicas, len(replicas[0]))
+        return replicas
+
     # --- checks ---
+
+    def _check_is_new(self, name: str) -> None:
+        if name in self._view().topics:
+            raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists already")
 
     def _check_collision(self, name: str) -> None:
         """Kafka's tools write "." as "_" in the names of metrics, so it refuses two such topics."""
