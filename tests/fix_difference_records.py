@@ -108,6 +108,30 @@ def _(asker: Asker) -> Any:
     return [asker.create(name, validate_only=only, **values) for values in wrong for only in (False, True)]
 
 
+ACL: Final = {
+    "resource_pattern_type": 3,
+    "principal": "User:a",
+    "host": "*",
+    "operation": 3,
+    "permission_type": 3,
+}
+ANY: Final = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
+NONE: Final = {"resource_name_filter": None, "principal_filter": None, "host_filter": None}
+
+
+@case("DescribeAcls, CreateAcls, DeleteAcls: without an authorizer")
+def _(asker: Asker) -> Any:
+    creations = [{"resource_type": 2, "resource_name": name, **ACL} for name in ("t", "u")]
+    described = asker.ask(ApiKey.DESCRIBE_ACLS, 3, **ANY, **NONE)
+    created = asker.ask(ApiKey.CREATE_ACLS, 3, creations=creations)
+    deleted = asker.ask(ApiKey.DELETE_ACLS, 3, filters=[{**ANY, **NONE}])
+    return (
+        (name_of(described.error_code), len(described.resources)),
+        [name_of(each.error_code) for each in created.results],
+        [(name_of(each.error_code), len(each.matching_acls)) for each in deleted.filter_results],
+    )
+
+
 @case("CreateTopics: policies of cleanup")
 def _(asker: Asker) -> Any:
     return [asker.create(fresh(), configs=[{"name": "cleanup.policy", "value": value}]) for value in POLICIES]

@@ -35,6 +35,9 @@ KEPT = {
 # Built from their schemas alone. Clients send OffsetForLeaderEpoch only after a leader has changed.
 NOT_CAPTURED = {
     ApiKey.DELETE_RECORDS,
+    ApiKey.DESCRIBE_ACLS,
+    ApiKey.CREATE_ACLS,
+    ApiKey.DELETE_ACLS,
     ApiKey.DESCRIBE_LOG_DIRS,
     ApiKey.OFFSET_FOR_LEADER_EPOCH,
     ApiKey.ELECT_LEADERS,

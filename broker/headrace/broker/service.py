@@ -21,6 +21,7 @@ from headrace.broker.control import (
 )
 from headrace.broker.core import ClientConnection, Slot
 from headrace.broker.handlers import (
+    acls,
     api_versions,
     cluster,
     configs,
@@ -91,6 +92,9 @@ class BrokerService:
             ApiKey.DELETE_TOPICS: Api(1, 6, topics.delete),
             ApiKey.DELETE_RECORDS: Api(0, 2, delete_records.handle),
             ApiKey.INIT_PRODUCER_ID: Api(0, 5, lambda _state, request: producer_ids.handle(request)),
+            ApiKey.DESCRIBE_ACLS: Api(1, 3, acls.refuse_describe),
+            ApiKey.CREATE_ACLS: Api(1, 3, acls.refuse_create),
+            ApiKey.DELETE_ACLS: Api(1, 3, acls.refuse_delete),
             ApiKey.DESCRIBE_CONFIGS: Api(1, 4, describe_configs.handle),
             ApiKey.ALTER_CONFIGS: Api(0, 2, configs.alter),
             ApiKey.DESCRIBE_LOG_DIRS: Api(1, 4, log_dirs.handle),
