@@ -137,6 +137,20 @@ def _(asker: Asker) -> Any:
     return [asker.create(fresh(), configs=[{"name": "cleanup.policy", "value": value}]) for value in POLICIES]
 
 
+@case("CreateTopics: settings of compacted topics")
+def _(asker: Asker) -> Any:
+    chosen = (
+        ("delete.retention.ms", "0"),
+        ("delete.retention.ms", "-1"),
+        ("min.compaction.lag.ms", "5000"),
+        ("min.cleanable.dirty.ratio", "0.01"),
+        ("min.cleanable.dirty.ratio", "1"),
+        ("min.cleanable.dirty.ratio", "1.1"),
+        ("min.cleanable.dirty.ratio", "much"),
+    )
+    return [asker.create(fresh(), configs=[{"name": name, "value": value}]) for name, value in chosen]
+
+
 @case("IncrementalAlterConfigs: a policy of cleanup more, and one less")
 def _(asker: Asker) -> Any:
     name = asker.topic()

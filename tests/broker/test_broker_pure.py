@@ -59,6 +59,9 @@ def test_topics_inherit_from_the_broker_and_override_it() -> None:
         ("cleanup.policy", "keep", "must be delete, compact, or both: compact,delete"),
         ("cleanup.policy", "compact,keep", "must be delete, compact, or both"),
         ("cleanup.policy", "", "must be delete, compact, or both"),
+        ("min.cleanable.dirty.ratio", "nan", "must be from 0 to 1"),
+        ("min.cleanable.dirty.ratio", "1.5", "must be from 0 to 1"),
+        ("max.compaction.lag.ms", "1000", "no topic setting"),
         ("no.such.setting", "1", "no topic setting"),
     ],
 )

@@ -58,6 +58,29 @@ def test_two_datacenters_into_one_topic(broker_cluster: StartCluster, start_mirr
     assert first.terminate() == 0
 
 
+def test_the_copy_of_a_compacted_topic_is_compacted(
+    broker_cluster: StartCluster, start_mirror: StartMirror
+) -> None:
+    """By the target's retention it would lose what nobody writes any more, though it is the last of its key.
+    What has no key, of a time before the topic was compacted, is copied all the same.
+    """
+    east, analysis = broker_cluster(datacenter="east"), broker_cluster(datacenter="analysis")
+    with Admin(east.bootstrap) as admin:
+        admin.create_topic("table", 1)
+        with RawClient(east.bootstrap) as client:
+            assert client.produce("table", 0, one_record(b"x")).error_code == 0
+        admin.alter_configs("table", {"cleanup.policy": "compact"})
+        admin.create_topic("events", 1)
+    mirror = start_mirror(east, analysis)
+    wait_for(lambda: [p["state"] for p in mirror.partitions().values()] == ["caught_up"] * 2, mirror.output)
+    assert_same(mirror, "table", 0)
+    with Admin(analysis.bootstrap) as admin:
+        policies = {
+            topic: admin.describe_configs(topic)["cleanup.policy"].value for topic in ("table", "events")
+        }
+    assert policies == {"table": "compact", "events": "delete"}
+
+
 def test_a_source_whose_bytes_are_another_leader_s_halts_that_partition(
     broker_cluster: StartCluster, start_mirror: StartMirror
 ) -> None:

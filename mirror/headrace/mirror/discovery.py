@@ -22,6 +22,7 @@ from headrace.wire.primitives import NO_UUID
 logger = logging.getLogger(__name__)
 
 MIRROR_SETTING: Final = "headrace.mirror"
+CLEANUP_SETTING: Final = "cleanup.policy"
 NEVER_MIRRORED: Final = re.compile(r"__.*")  # Kafka's internal topics, such as __consumer_offsets
 
 
@@ -52,10 +53,13 @@ def wanted(names: Iterable[str], include: re.Pattern[str], exclude: re.Pattern[s
 
 
 class TargetTopics:
-    """Creates mirror partitions at the target."""
+    """Creates mirror partitions at the target, whose retention is the target's. The copy of a topic that is
+    compacted is compacted, too: else it would lose the last records of keys that nobody writes any more.
+    """
 
-    def __init__(self, datacenter: str, target: Admin, mirrors: MirrorMap) -> None:
+    def __init__(self, datacenter: str, source: Admin, target: Admin, mirrors: MirrorMap) -> None:
         self._datacenter = datacenter
+        self._source = source
         self._target = target
         self._mirrors = mirrors
 
@@ -71,7 +75,7 @@ class TargetTopics:
         total = len(self._mirrors.sources(topic))
         existing = self._target.topics().get(topic)
         if existing is None:
-            settings = {MIRROR_SETTING: "true"}
+            settings = {MIRROR_SETTING: "true"} | self._cleanup_of(topic)
             _unless(
                 ErrorCode.TOPIC_ALREADY_EXISTS,
                 lambda: self._target.create_topic(topic, total, config=settings),
@@ -81,6 +85,10 @@ class TargetTopics:
         if len(existing.partitions) < total:
             _unless(ErrorCode.INVALID_PARTITIONS, lambda: self._target.create_partitions(topic, total))
         return numbers
+
+    def _cleanup_of(self, topic: str) -> dict[str, str]:
+        found = self._source.describe_configs(topic).get(CLEANUP_SETTING)
+        return {CLEANUP_SETTING: found.value} if found and found.value and "compact" in found.value else {}
 
     def copied_ids(self, topic: str) -> dict[int, UUID]:
         """Returns, by target partition, the id of the source's topic that it holds. Raises

@@ -108,15 +108,14 @@ class MirrorService:
         if session is None:
             self.close()
             return
-        own = Sides(
-            MirrorSide(self.settings.source_bootstrap, client_id=self._client_id),
-            MirrorSide(self.settings.target_bootstrap, client_id=self._client_id),
-        )
+        side = partial(MirrorSide, client_id=self._client_id)
+        own = Sides(side(self.settings.source_bootstrap), side(self.settings.target_bootstrap))
         locators = Locators(own)
         # A registry or an audit topic that does not answer keeps no copy waiting.
         reporting = threading.Thread(target=self._report_always, name="mirror-gaps", daemon=True)
         try:
-            topics = TargetTopics(self.settings.source_datacenter, own.target.admin, MirrorMap(session))
+            admins = own.source.admin, own.target.admin
+            topics = TargetTopics(self.settings.source_datacenter, *admins, MirrorMap(session))
             self._pipeline.start()
             reporting.start()
             discover_at_s = 0.0

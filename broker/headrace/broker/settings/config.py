@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from headrace.broker.settings import cleanup
 from headrace.broker.settings.cleanup import DELETES, CleanupPolicy
+from headrace.broker.settings.compaction import COMPACTION_SETTINGS
 from headrace.broker.settings.groups import GROUP_SETTINGS
 from headrace.broker.settings.replication import (
     ACKS_ALL,
@@ -237,6 +238,7 @@ TOPIC_SETTINGS: Final = {
             "what becomes of old records: delete (by retention), compact (all are kept, and each must have a "
             "key), or compact,delete (by retention, and each must have a key)",
         ),
+        *COMPACTION_SETTINGS,
         Setting(
             "compression.type", STRING, "producer", "batches are stored as they come", choices=("producer",)
         ),

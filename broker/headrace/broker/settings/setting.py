@@ -43,6 +43,7 @@ BOOLEAN: Final = SettingKind(1, "boolean", _parse_bool)
 STRING: Final = SettingKind(2, "string", str)
 INT: Final = SettingKind(3, "number", int)
 LONG: Final = SettingKind(5, "number", int)
+DOUBLE: Final = SettingKind(6, "number", float)
 LIST: Final = SettingKind(7, "list", str)
 CLEANUP: Final = SettingKind(7, "list", cleanup.parse, explains_errors=True)
 IP_COUNTS: Final = SettingKind(2, "string", parse_ip_overrides, explains_errors=True)
@@ -71,7 +72,8 @@ class Setting:
         except ValueError as error:
             problem = str(error) if self.kind.explains_errors else f"not a {self.kind.name}"
             raise ConfigError(f"{self.name}={text!r}: {problem}") from None
-        if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
+        is_in_range = (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+        if not is_in_range:  # as is what is no number at all: nan
             raise ConfigError(f"{self.name}={text}: must be from {self.low} to {self.high}")
         if self.choices and value not in self.choices:
             raise ConfigError(f"{self.name}={text}: must be {' or '.join(self.choices)}")
