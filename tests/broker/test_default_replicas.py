@@ -91,9 +91,9 @@ def test_any_one_broker_may_die_and_with_the_second_acks_all_stops(cluster: Brok
             try:
                 assert client.produce(topic, 0, batch).error_code == ErrorCode.NONE
                 wait_for("two brokers are left", lambda: len(cluster[leader].sees()) == 2)
-                fewer = name()
-                admin.create_topic(fewer, 1)
-                assert replicas_of(admin, fewer) == {2}, "as many as brokers are alive"
+                later = name()
+                admin.create_topic(later, 1)
+                assert replicas_of(admin, later) == {3}, "the dead one is to come back"
                 cluster[followers[1]].kill()
                 codes = {ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
                 assert client.produce(topic, 0, batch).error_code in codes, "one disk alone would have it"

@@ -99,15 +99,23 @@ class ClusterView:
         drained = self.drained
         return {each: broker for each, broker in self.brokers.items() if each not in drained}
 
-    def known_brokers(self) -> frozenset[int]:
-        """Returns the brokers that are alive, have replicas, or have settings of their own."""
-        replicas = {
+    def away(self) -> frozenset[int]:
+        """Returns the brokers that are dead at present: they have replicas, and are not drained. They get new
+        replicas where there are more to place than live brokers, and follow when they are back.
+        """
+        return self._with_replicas() - self.brokers.keys() - self.drained
+
+    def _with_replicas(self) -> frozenset[int]:
+        return frozenset(
             each
             for topic in self.topics.values()
             for state in topic.partitions.values()
             for each in state.replicas
-        }
-        return frozenset((*self.brokers, *self.broker_configs, *replicas))
+        )
+
+    def known_brokers(self) -> frozenset[int]:
+        """Returns the brokers that are alive, have replicas, or have settings of their own."""
+        return frozenset((*self.brokers, *self.broker_configs, *self._with_replicas()))
 
     def lacking(self, broker_id: int) -> dict[str, int]:
         """Returns how many partitions lack what they should have: `under_replicated`, of those that this

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from uuid import UUID, uuid4
@@ -17,6 +17,7 @@ from headrace.broker.cluster import ClusterView, metric_name
 from headrace.broker.errors import Refused
 from headrace.broker.settings.config import BrokerConfig, check_topic_config
 from headrace.broker.settings.origins import Explained, of_topic
+from headrace.broker.settings.replication import default_min_insync
 from headrace.broker.settings.setting import ConfigError
 from headrace.client.admin import LATEST
 from headrace.client.calls import list_offsets_call
@@ -120,9 +121,9 @@ class TopicAdmin:
             self._check_is_new(new.name)
             states = {index: PartitionState(ids[0], 0, ids, ids) for index, ids in replicas.items()}
             return TopicState(new.name, UUID(int=0), states, dict(new.config))
-        stopping = self._view().stopping
+        absent = self._absent_of(replicas)
         state = self._change(
-            lambda: self._registry.create(new.name, topic_id, replicas, new.config, stopping=stopping)
+            lambda: self._registry.create(new.name, topic_id, replicas, new.config, **absent)
         )
         logger.info("topic %s created with %d partitions", new.name, len(state.partitions))
         return state
@@ -171,8 +172,8 @@ class TopicAdmin:
         self._check_assignment(replicas, _replication_factor(present))
         if validate_only:
             return present, ()
-        stopping = self._view().stopping
-        raised = self._change(lambda: self._registry.add_partitions(name, replicas, stopping=stopping))
+        absent = self._absent_of(replicas)
+        raised = self._change(lambda: self._registry.add_partitions(name, replicas, **absent))
         return raised, tuple(replicas)
 
     def set_config(
@@ -214,6 +215,12 @@ class TopicAdmin:
         self._check_assignment(replicas, len(replicas[0]))
         return replicas
 
+    def _absent_of(self, replicas: Mapping[int, tuple[int, ...]]) -> dict[str, Set[int]]:
+        """Returns which brokers are not in sync at the beginning, as arguments of `TopicRegistry.create`."""
+        view = self._view()
+        chosen = {each for brokers in replicas.values() for each in brokers}
+        return {"stopping": view.stopping, "dead": chosen - view.brokers.keys()}
+
     # --- checks ---
 
     def _check_is_new(self, name: str) -> None:
@@ -233,25 +240,39 @@ class TopicAdmin:
         self, count: int, factor: int, topic_id: UUID, *, first: int = 0
     ) -> dict[int, tuple[int, ...]]:
         """Chooses brokers for new partitions. `factor` -1: the broker's default, or all brokers if they are
-        fewer."""
+        fewer. Dead brokers that are to come back (`ClusterView.away`) get what there are too few live ones
+        for, if those are enough for `min.insync.replicas`.
+        """
         view = self._view()
         alive = view.placeable
         if not view.brokers:
             raise Refused(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is registered in ZooKeeper")
         drained = sorted(view.brokers.keys() - alive.keys())
+        wanted = self._config["default.replication.factor"] if factor == -1 else factor
+        away = sorted(view.away()) if wanted > len(alive) else []
+        numbers = range(len(alive), len(alive) + len(away) + 1)
+        most = max((n for n in numbers if default_min_insync(n) <= len(alive)), default=0)
         if factor == -1:
-            factor = min(self._config["default.replication.factor"], len(alive))
-        if not 1 <= factor <= len(alive):
+            factor = min(wanted, most)
+        if not 1 <= factor <= most:
             raise Refused(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"replication factor {factor}: must be from 1 to {len(alive)}, the number of live brokers "
+                f"replication factor {factor}: must be from 1 to {most}, the number of live brokers "
                 "(or -1, the default)"
+                + (f"; dead, and counted as far as others are in sync: {away}" if away else "")
                 + (f"; drained, and left out: {drained} (`headrace brokers undrain`)" if drained else ""),
             )
-        return place_partitions(alive, count, factor, _seed(topic_id), first=first)
+        live_count = min(factor, len(alive))
+        placed = place_partitions(alive, count, live_count, _seed(topic_id), first=first)
+        return {
+            index: (*live, *[away[(index + at) % len(away)] for at in range(factor - live_count)])
+            for index, live in placed.items()
+        }
 
     def _check_assignment(self, replicas: Mapping[int, tuple[int, ...]], factor: int) -> None:
-        """Checks chosen brokers: as many for each partition, all different, all alive."""
+        """Checks chosen brokers: as many for each partition, all different, one alive, and the others at
+        least to come back.
+        """
         alive = self._view().brokers
         for index, brokers in replicas.items():
             if not brokers or len(set(brokers)) != len(brokers):
@@ -264,10 +285,11 @@ class TopicAdmin:
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                     f"partition {index}: {len(brokers)} replicas, others have {factor}",
                 )
-            if not set(brokers) <= alive.keys():
+            dead = set(brokers) - alive.keys()
+            if dead and (dead == set(brokers) or not dead <= self._view().away()):
                 raise Refused(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"broker {min(set(brokers) - alive.keys())} is not alive; alive: {sorted(alive)}",
+                    f"broker {min(dead)} is not alive; alive: {sorted(alive)}",
                 )
 
     def _check_config(self, config: Mapping[str, str]) -> None:

@@ -68,6 +68,16 @@ ElrBelow = Callable[[PartitionState], int]
 """Returns below how many in-sync replicas those that leave a partition's set are eligible to lead it."""
 
 
+def new_partition(replicas: Iterable[int], stopping: Set[int], dead: Set[int]) -> PartitionState:
+    """Returns the first state of a partition: its first replica leads, and all are in sync, but not those of
+    `dead` brokers, and of the `stopping` ones only where there is no other.
+    """
+    chosen = tuple(replicas)
+    live = tuple(each for each in chosen if each not in dead) or chosen
+    in_sync = tuple(each for each in live if each not in stopping) or live
+    return PartitionState(leader=in_sync[0], leader_epoch=0, replicas=chosen, isr=in_sync)
+
+
 def topic_document(topic_id: UUID, partitions: Mapping[int, PartitionState]) -> bytes:
     """Returns the bytes of `/brokers/topics/<t>`: what is known of replicas."""
 

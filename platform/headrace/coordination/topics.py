@@ -28,7 +28,13 @@ from headrace.coordination.errors import (
 from headrace.coordination.partition_state import NO_LEADER as NO_LEADER
 from headrace.coordination.partition_state import ElrBelow as ElrBelow
 from headrace.coordination.partition_state import PartitionState as PartitionState
-from headrace.coordination.partition_state import parse_topic, read_documents, state_document, topic_document
+from headrace.coordination.partition_state import (
+    new_partition,
+    parse_topic,
+    read_documents,
+    state_document,
+    topic_document,
+)
 from headrace.coordination.partition_states import PartitionChange, check_changes, in_transactions, write
 from headrace.coordination.session import SessionState, ZooKeeperSession
 from headrace.coordination.standing import Watch
@@ -80,9 +86,9 @@ class TopicRegistry:
         config: Mapping[str, str] | None = None,
         *,
         stopping: Set[int] = frozenset(),
+        dead: Set[int] = frozenset(),
     ) -> TopicState:
-        """Creates a topic with its partitions, all or nothing; the first replica of each one leads, and all
-        are in sync: of the `stopping` ones only where there is no other.
+        """Creates a topic with its partitions, all or nothing. `stopping`, `dead`: see `new_partition`.
 
         Raises `TopicExistsError`, `InvalidTopicError`, `TooLargeError`. If a call fails and may have taken
         effect, it is safe to repeat it with the same `topic_id`.
@@ -93,9 +99,8 @@ class TopicRegistry:
         _check_replicas(name, replicas)
         self._session.ensure_path(znodes.TOPICS)
         self._session.ensure_path(znodes.TOPIC_CONFIGS)
-        state = TopicState(
-            name, topic_id, {p: _fresh(r, stopping) for p, r in sorted(replicas.items())}, dict(config or {})
-        )
+        partitions = {p: new_partition(r, stopping, dead) for p, r in sorted(replicas.items())}
+        state = TopicState(name, topic_id, partitions, dict(config or {}))
         change = self._creation(state).set(znodes.TOPICS, b"")
         try:
             change.commit()
@@ -109,15 +114,20 @@ class TopicRegistry:
         return state
 
     def add_partitions(
-        self, name: str, replicas: Mapping[int, tuple[int, ...]], *, stopping: Set[int] = frozenset()
+        self,
+        name: str,
+        replicas: Mapping[int, tuple[int, ...]],
+        *,
+        stopping: Set[int] = frozenset(),
+        dead: Set[int] = frozenset(),
     ) -> TopicState:
-        """Adds partitions; their numbers start at the present count. `stopping`: as in `create`.
+        """Adds partitions; their numbers start at the present count. `stopping`, `dead`: see `new_partition`.
 
         Raises `TopicNotRegisteredError`, `InvalidTopicError`, `TooLargeError`, and `BadVersionError` if
         others change it all the time.
         """
         _check_replicas(name, replicas)
-        added = {p: _fresh(r, stopping) for p, r in sorted(replicas.items())}
+        added = {p: new_partition(r, stopping, dead) for p, r in sorted(replicas.items())}
         for attempt in range(CHANGES_MAX):
             state, version = self._get_versioned(name)
             count = len(state.partitions)
@@ -373,11 +383,6 @@ def _check_replicas(name: str, replicas: Mapping[int, tuple[int, ...]]) -> None:
             raise InvalidTopicError(
                 f"{name}-{partition_id}: needs one or more replicas on different brokers; got {brokers}"
             )
-
-
-def _fresh(replicas: tuple[int, ...], stopping: Set[int]) -> PartitionState:
-    in_sync = tuple(r for r in replicas if r not in stopping) or tuple(replicas)
-    return PartitionState(leader=in_sync[0], leader_epoch=0, replicas=tuple(replicas), isr=in_sync)
 
 
 def _replicas(topic: TopicState, partition_id: int) -> tuple[int, ...] | None:

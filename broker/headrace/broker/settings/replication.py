@@ -20,7 +20,7 @@ REPLICATION_SETTINGS: Final = (
         "default.replication.factor",
         INT,
         str(DEFAULT_FACTOR),
-        "replicas of a topic created without a number; all live brokers, if they are fewer",
+        "replicas of a topic created without a number; one on each broker, if they are fewer",
         1,
         REPLICAS_MAX,
     ),
