@@ -273,7 +273,8 @@ class TopicAdmin:
         """Checks chosen brokers: as many for each partition, all different, one alive, and the others at
         least to come back.
         """
-        alive = self._view().brokers
+        view = self._view()
+        alive, away = view.brokers, view.away() if self._absent_of(replicas)["dead"] else frozenset()
         for index, brokers in replicas.items():
             if not brokers or len(set(brokers)) != len(brokers):
                 raise Refused(
@@ -286,7 +287,7 @@ class TopicAdmin:
                     f"partition {index}: {len(brokers)} replicas, others have {factor}",
                 )
             dead = set(brokers) - alive.keys()
-            if dead and (dead == set(brokers) or not dead <= self._view().away()):
+            if dead == set(brokers) or not dead <= away:
                 raise Refused(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                     f"broker {min(dead)} is not alive; alive: {sorted(alive)}",
