@@ -16,12 +16,8 @@ from headrace.wire.records import Record, encode_batch
 __all__ = ["CASES"]
 
 POLICIES: Final = (
-    "compact",
-    "compact,delete",
-    "delete,compact",
-    " compact , delete ",
-    "keep",
-    "compact,keep",
+    *("compact", "compact,delete", "delete,compact", " compact , delete ", "compact,compact"),
+    *("keep", "compact,keep", "Compact", "", ","),
 )
 ALL: Final = -1
 
@@ -93,7 +89,9 @@ def _(asker: Asker) -> Any:
 
 @case("DeleteRecords: of a compacted topic, and of one that deletes, too")
 def _(asker: Asker) -> Any:
-    return [deleted(asker, (compacted(asker, policy), 0, ALL)) for policy in ("compact", "compact,delete")]
+    return [
+        deleted(asker, (compacted(asker, policy), 0, ALL)) for policy in ("compact", "compact,delete", "")
+    ]
 
 
 @case("CreateTopics: a topic that exists, with what no new one may have")
@@ -147,6 +145,8 @@ def _(asker: Asker) -> Any:
         ("min.cleanable.dirty.ratio", "1"),
         ("min.cleanable.dirty.ratio", "1.1"),
         ("min.cleanable.dirty.ratio", "much"),
+        ("min.cleanable.dirty.ratio", "0_1"),
+        ("min.cleanable.dirty.ratio", "\u0660"),
     )
     return [asker.create(fresh(), configs=[{"name": name, "value": value}]) for name, value in chosen]
 

@@ -58,7 +58,7 @@ def test_topics_inherit_from_the_broker_and_override_it() -> None:
         ("message.timestamp.type", "Never", "CreateTime or LogAppendTime"),
         ("cleanup.policy", "keep", "must be delete, compact, or both: compact,delete"),
         ("cleanup.policy", "compact,keep", "must be delete, compact, or both"),
-        ("cleanup.policy", "", "must be delete, compact, or both"),
+        ("cleanup.policy", ",", "must be delete, compact, or both"),
         ("min.cleanable.dirty.ratio", "nan", "must be from 0 to 1"),
         ("min.cleanable.dirty.ratio", "1.5", "must be from 0 to 1"),
         ("max.compaction.lag.ms", "1000", "no topic setting"),
@@ -77,6 +77,7 @@ def test_wrong_topic_settings_say_what_is_allowed(name: str, value: str, words: 
         ("compact", False, True),
         ("compact,delete", True, True),
         (" delete , compact ", True, True),
+        ("", False, False),
     ],
 )
 def test_retention_and_keys_go_by_the_policy(policy: str, is_by_retention: bool, needs_keys: bool) -> None:

@@ -259,7 +259,7 @@ class TopicAdmin:
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"replication factor {factor}: must be from 1 to {most}, the number of live brokers "
                 "(or -1, the default)"
-                + (f"; dead, and counted as far as others are in sync: {away}" if away else "")
+                + (f"; of the dead brokers {away} as many count as leave acks=all possible" if away else "")
                 + (f"; drained, and left out: {drained} (`headrace brokers undrain`)" if drained else ""),
             )
         live_count = min(factor, len(alive))

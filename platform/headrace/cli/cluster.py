@@ -38,7 +38,7 @@ ReplicationFactorOption = Annotated[
         "-f",
         min=1,
         max=100,
-        help="Replicas of each partition; by default 3, or one on each live broker if they are fewer.",
+        help="Replicas of each partition; by default 3, or one on each broker if they are fewer.",
     ),
 ]
 

@@ -64,7 +64,7 @@ SCHEMA: Final = BlockSchema(
             optional=True,
             computed=True,
             description="The number of replicas of each partition. Default: what the brokers choose for a "
-            "new topic, 3, or one on each live broker if they are fewer. It changes in place.",
+            "new topic, 3, or one on each broker if they are fewer. It changes in place.",
         ),
         topic_replicas.THROTTLE,
         topic_replicas.TIMEOUT_S,

@@ -136,7 +136,8 @@ def handle(state: BrokerState, request: Request) -> Promise[Tree]:
 
 def _address(partition: Partition, offset: int) -> int:
     """Returns the address that an offset means. Raises `Refused`."""
-    if not partition.config.cleanup.deletes:
+    policy = partition.config.cleanup
+    if policy.compacts and not policy.deletes:
         raise Refused(
             ErrorCode.POLICY_VIOLATION,
             f"{partition.name} has {cleanup.NAME}={cleanup.COMPACT}: records of a compacted topic stay",

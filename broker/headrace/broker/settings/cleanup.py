@@ -16,7 +16,7 @@ COMPACT: Final = "compact"
 
 
 class CleanupPolicy(NamedTuple):
-    """`deletes`: retention applies. `compacts`: each record must have a key."""
+    """`deletes`: retention applies. `compacts`: each record must have a key. With neither, all is kept."""
 
     deletes: bool
     compacts: bool
@@ -26,8 +26,8 @@ DELETES: Final = CleanupPolicy(deletes=True, compacts=False)
 
 
 def parse(text: str) -> CleanupPolicy:
-    """Reads `delete`, `compact`, or both. Raises `ValueError` that says so."""
-    found = {part.strip() for part in text.split(",")}
+    """Reads `delete`, `compact`, both, or nothing: then all is kept. Raises `ValueError` that says so."""
+    found = {part.strip() for part in text.split(",")} if text else set()
     if not found <= {DELETE, COMPACT}:
         raise ValueError(f"must be {DELETE}, {COMPACT}, or both: {COMPACT},{DELETE}")
     return CleanupPolicy(DELETE in found, COMPACT in found)

@@ -236,7 +236,7 @@ TOPIC_SETTINGS: Final = {
             CLEANUP,
             cleanup.DELETE,
             "what becomes of old records: delete (by retention), compact (all are kept, and each must have a "
-            "key), or compact,delete (by retention, and each must have a key)",
+            "key), compact,delete (by retention, and each must have a key), or nothing (all are kept)",
         ),
         *COMPACTION_SETTINGS,
         Setting(

@@ -39,11 +39,17 @@ def _parse_bool(text: str) -> bool:
     return text.lower() == "true"
 
 
+def _parse_double(text: str) -> float:
+    if not text.isascii() or "_" in text:
+        raise ValueError("Python reads it, and Java does not")
+    return float(text)
+
+
 BOOLEAN: Final = SettingKind(1, "boolean", _parse_bool)
 STRING: Final = SettingKind(2, "string", str)
 INT: Final = SettingKind(3, "number", int)
 LONG: Final = SettingKind(5, "number", int)
-DOUBLE: Final = SettingKind(6, "number", float)
+DOUBLE: Final = SettingKind(6, "number", _parse_double)
 LIST: Final = SettingKind(7, "list", str)
 CLEANUP: Final = SettingKind(7, "list", cleanup.parse, explains_errors=True)
 IP_COUNTS: Final = SettingKind(2, "string", parse_ip_overrides, explains_errors=True)
