@@ -67,7 +67,37 @@ def of_another_version(path: Path) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("spoil", [garbage, damaged_behind_the_first_page, cut_in_half, of_another_version])
+def changed(*statements: str) -> Callable[[Path], None]:
+    def spoil(path: Path) -> None:
+        filled(path)
+        with sqlite3.connect(path) as connection:
+            connection.executescript(";".join(statements))
+        connection.close()
+
+    return spoil
+
+
+LOAD_TOPICS = (
+    "CREATE TABLE load_topics (warehouse VARCHAR NOT NULL, topic VARCHAR NOT NULL, "
+    "load_sequence BIGINT NOT NULL, log_topic_id VARCHAR NOT NULL, "
+)
+of_another_key = changed("DROP TABLE load_topics", LOAD_TOPICS + "PRIMARY KEY (warehouse, topic))")
+of_a_later_version = changed(
+    "DROP TABLE load_topics",
+    LOAD_TOPICS + "later BIGINT NOT NULL, PRIMARY KEY (warehouse, topic, load_sequence))",
+)
+SPOILED = [
+    garbage,
+    damaged_behind_the_first_page,
+    cut_in_half,
+    of_another_version,
+    pytest.param(changed("ALTER TABLE hours RENAME touched_ms TO seen_ms"), id="column gone"),
+    pytest.param(of_another_key, id="another key"),
+    pytest.param(of_a_later_version, id="a column that needs a value"),
+]
+
+
+@pytest.mark.parametrize("spoil", SPOILED)
 def test_a_store_that_cannot_be_used_is_kept_beside_a_new_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], None]
 ) -> None:

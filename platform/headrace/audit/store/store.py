@@ -28,6 +28,7 @@ from headrace.audit.store.fold_recount import forget_later_beats, forget_later_c
 from headrace.audit.store.fold_set_aside import add_set_aside, read_set_aside
 from headrace.audit.store.inserting import insert_new, upsert
 from headrace.audit.store.later_columns import add_later_columns, fill_published
+from headrace.audit.store.shape import misfit
 from headrace.audit.topic.logs_read import NO_LOGS, LastRead, Log, LogsRead, Mark
 from headrace.audit.topic.records import ReceivedRecord
 from headrace.audit.topic.set_aside import SetAside
@@ -310,9 +311,14 @@ class AuditStore:
                 index.create(connection, checkfirst=True)
             add_later_columns(connection)
             version = {"name": "schema_version", "value": str(tables.SCHEMA_VERSION)}
-            if insert_new(connection, tables.meta, version):
-                return version["value"]
-            return _stored_version(connection)
+            insert_new(connection, tables.meta, version)
+            found = _stored_version(connection)
+            if found == version["value"] and (problem := misfit(connection)):
+                raise UnusableStoreError(
+                    f"the audit store {self.url} is not as this program needs it: {problem} (the auditor "
+                    "rebuilds a SQLite store by itself; else give it a new database)"
+                )
+            return found
 
     def _existing_version(self) -> str:
         """Reads the version of a store that must be there; writes nothing."""
