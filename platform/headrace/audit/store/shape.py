@@ -26,7 +26,7 @@ def misfit(connection: Connection) -> str:
     for table in metadata.sorted_tables:
         if table.name not in columns:
             return f"it has no table {table.name}"
-        key = (keys.get(table.name) or {}).get("constrained_columns", [])
+        key = keys[table.name]["constrained_columns"] if table.name in keys else []
         problem = _misfit(table, columns[table.name], key)
         if problem:
             return f"its table {table.name} {problem}"
