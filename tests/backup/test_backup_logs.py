@@ -32,6 +32,7 @@ from headrace.backup.trees import (
     in_later_epochs,
     joined,
     topics_of,
+    without_disk_ages,
 )
 from headrace.backup.units import HomeUnit, _home_unit
 from headrace.backup.writer import Writer
@@ -210,6 +211,13 @@ def test_no_leader_of_a_restored_site_reigns_by_a_number_that_another_may_have_h
     }
     last = in_later_epochs([node(state, leader_epoch=2**31 - 2)])
     assert json.loads(last[0].data) == {"leader_epoch": trees.LEADER_EPOCH_MAX}
+
+
+@pytest.mark.parametrize("chroot", ["", "/east"])
+def test_a_restored_zookeeper_knows_no_age_of_a_disk(chroot: str) -> None:
+    """Logs, and the ages of their disks, are copied after it: it would pass for an older one."""
+    kept = [node(f"{chroot}/headrace/disks"), node(f"{chroot}/headrace/brokers/1", session=5)]
+    assert without_disk_ages([*kept, node(f"{chroot}/headrace/disks/1", age=7)]) == kept
 
 
 @pytest.mark.parametrize("chroot", ["", "/east", "/headrace/east"])

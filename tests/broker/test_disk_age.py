@@ -12,7 +12,7 @@ from headrace.broker.disk_age import INTERVAL_MS, DiskAgeing, is_older
 from headrace.broker.expiry_clock import ExpiryClock
 from headrace.coordination import znodes
 from headrace.coordination.disk_ages import DiskAge, DiskAges
-from headrace.coordination.errors import CoordinationError
+from headrace.coordination.errors import CoordinationError, OlderZooKeeperError
 from headrace.log.directory import LogDirectory
 from simulation.sim_clock import WALL_MS, Clock, Life
 from simulation.sim_session import SimSession
@@ -72,14 +72,65 @@ def test_another_disk_is_not_an_older_one(tmp_path: Path, session: SimSession) -
     assert not is_older(DiskAge("one", 1), DiskAge("another", 9))
 
 
-def test_what_zookeeper_does_not_know_alarms_nobody(
-    tmp_path: Path, session: SimSession, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A ZooKeeper that lost its data, or was put back, knows a smaller age, or none."""
+def test_no_broker_starts_above_an_older_zookeeper(tmp_path: Path, session: SimSession) -> None:
+    """Its in-sync sets are those of before. It is known by an age that it had confirmed, and lost."""
     first_id, _ = started(tmp_path, session)
     started(tmp_path, session)
+    started(tmp_path, session)
     DiskAges(session).note(BROKER, DiskAge(first_id, 1))
-    assert started(tmp_path, session)[0] == first_id
+    for _ in range(2):
+        with pytest.raises(OlderZooKeeperError, match="had confirmed age 2 of this disk") as error:
+            started(tmp_path, session)
+    assert "and now knows of 1" in str(error.value)
+    assert f"delete {znodes.disk(BROKER)} in ZooKeeper" in str(error.value)
+    assert DiskAges(session).of(BROKER) == DiskAge(first_id, 1), "no broker that tries again wipes the trace"
+    session.delete(znodes.disk(BROKER))
+    assert started(tmp_path, session) == (first_id, 4)
+
+
+def test_a_broker_that_runs_does_not_wipe_the_trace_of_an_older_zookeeper(
+    tmp_path: Path, session: SimSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    with LogDirectory(tmp_path) as directory:
+        directory.claim(BROKER)
+        ageing = DiskAgeing(directory, DiskAges(session), BROKER, ExpiryClock(lambda: WALL_MS))
+        ageing.check()
+        ageing.grow()
+        older = DiskAge(directory.directory_id, 1)
+        DiskAges(session).note(BROKER, older)
+        ageing.grow()
+        assert "ZooKeeper's data is older than" in caplog.text
+        assert DiskAges(session).of(BROKER) == older
+
+
+def test_a_server_that_lags_is_no_older_zookeeper(tmp_path: Path) -> None:
+    clock = Clock(1)
+    zookeeper = ZooKeeper(clock)
+    lags, writes = (SimSession(zookeeper, clock, Life(name), name) for name in ("lags", "writes"))
+    started(tmp_path, writes)
+    lags.fall_behind(may_write=True)
+    started(tmp_path, writes)
+    first_id, age = started(tmp_path, writes)
+    assert DiskAges(lags).of(BROKER) == DiskAge(first_id, 1)
+    assert started(tmp_path, lags) == (first_id, age + 1)
+
+
+def test_an_age_that_was_not_confirmed_proves_nothing(tmp_path: Path, session: SimSession) -> None:
+    """A broker counts its disk's age up, and dies before ZooKeeper hears of it."""
+    first_id, _ = started(tmp_path, session)
+    with LogDirectory(tmp_path) as directory:
+        directory.claim(BROKER)
+        for _ in range(3):
+            directory.grow_older()
+    assert started(tmp_path, session) == (first_id, 5)
+
+
+def test_a_zookeeper_that_knows_nothing_alarms_nobody(tmp_path: Path, session: SimSession) -> None:
+    """It was lost, and begins anew; or it was restored, without ages."""
+    for age in (1, 2, 3):
+        first_id, _ = started(tmp_path, session)
+        session.delete(znodes.disk(BROKER))
+        assert started(tmp_path, session) == (first_id, 2 * age)
 
 
 @pytest.mark.parametrize(

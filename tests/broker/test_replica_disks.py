@@ -12,6 +12,7 @@ from fix_broker import StartCluster
 from fix_cli import Headrace, command_runner
 from fix_replicas import SETTINGS, ReplicatedCluster, batch
 from headrace.client.replica_admin import ReplicaAdmin
+from headrace.coordination import znodes
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +131,21 @@ def test_an_older_copy_of_a_disk_does_not_lead_without_what_was_acknowledged_sin
     restored.wait_until_ready()
     replicas.wait_in_sync(topic, 1, 2, 3)
     assert b"since the copy was made" in replicas.wait_until_equal(topic, 1, 2, 3)
+
+
+def test_a_broker_does_not_start_above_an_older_zookeeper(replicas: ReplicatedCluster) -> None:
+    """By the in-sync sets of then it could lead, or be led, without what was acknowledged since."""
+    broker, path = replicas.brokers[3], znodes.disk(3)
+    older = replicas.session.get(path).data
+    broker.restart()
+    broker.restart()
+    broker.stop()
+    replicas.session.set(path, older)
+    broker.start(wait=False)
+    replicas.wait_for("it gives up", lambda: not broker.is_running)
+    assert "ZooKeeper's data is older than" in broker.output() and "Traceback" not in broker.output()
+    replicas.session.delete(path)
+    broker.start()
 
 
 def first_address(replicas: ReplicatedCluster, broker: int, topic: str) -> int:

@@ -259,6 +259,10 @@ class Library:
         assert not recursive
         self._one("delete", path, b"", version, 0)
 
+    def sync(self, path: str) -> None:
+        self._session.before_write()  # as that, it needs a majority
+        self._session.catch_up()
+
     def ensure_path(self, path: str) -> None:
         parts = path.strip("/").split("/")
         for count in range(1, len(parts) + 1):

@@ -1,4 +1,5 @@
-"""Whether this broker's disk is the one that it had: an older copy of it must not pass for it.
+"""Whether this broker's disk, and ZooKeeper's data, are those that were there before: an older copy of either
+must not pass for it.
 
 A backup that was put back, or a disk that a host's snapshot turned back, holds logs that end early, and the
 directory's id of the true one: as a member of the in-sync set its broker could lead without what was
@@ -6,6 +7,10 @@ acknowledged. So the directory has an age, which the broker counts up each minut
 in ZooKeeper. A directory that is younger than ZooKeeper knows becomes another one, by its id: the controller
 takes it out of the in-sync sets, as it does with an empty disk, and its logs follow the leaders'. Partitions
 that have this replica alone keep it: nobody else has anything.
+
+The disk also has the last age that ZooKeeper confirmed. A ZooKeeper that knows only a smaller one is an
+earlier state of itself: its in-sync sets are those of before, and a replica that lagged then could lead
+without what was acknowledged since. A broker does not start above it.
 """
 
 from __future__ import annotations
@@ -16,8 +21,9 @@ from typing import Final
 
 from headrace.broker.expiry_clock import ExpiryClock
 from headrace.broker.workers import Jobs
+from headrace.coordination import znodes
 from headrace.coordination.disk_ages import DiskAge, DiskAges
-from headrace.coordination.errors import CoordinationError
+from headrace.coordination.errors import CoordinationError, OlderZooKeeperError
 from headrace.log.directory import LogDirectory
 
 logger = logging.getLogger(__name__)
@@ -42,9 +48,10 @@ class DiskAgeing:
 
     def check(self) -> None:
         """Gives an older copy another directory id, before the broker registers. Raises
-        `CoordinationError`.
+        `CoordinationError`, among them `OlderZooKeeperError`.
         """
         directory, noted = self._directory, self._ages.of(self._broker_id)
+        self._check_zookeeper(noted)
         if noted is not None and is_older(DiskAge(directory.directory_id, directory.age), noted):
             logger.error(
                 "%s is an older copy of broker %d's disk: its age is %d, and ZooKeeper knows of %d. It "
@@ -60,6 +67,8 @@ class DiskAgeing:
                 directory.renew()
             except OSError as error:
                 logger.warning("%s: %s; the next start finds the same", directory.path, error)
+        elif noted is not None and noted.directory_id == directory.directory_id:
+            directory.noted_age = noted.age
         self._grow()
 
     def begin(self, every: Callable[[float, Callable[[], None]], None], jobs: Jobs) -> None:
@@ -85,6 +94,7 @@ class DiskAgeing:
     def _grow(self) -> None:
         """Raises `CoordinationError`."""
         directory = self._directory
+        self._check_zookeeper(self._ages.of(self._broker_id))
         try:
             directory.grow_older()
         except OSError as error:
@@ -92,9 +102,28 @@ class DiskAgeing:
             # The time is asked for all the same: what expires makes room on a full disk.
             self._clock.heard(self._ages.touch(self._broker_id))
             return
-        self._clock.heard(self._ages.note(self._broker_id, DiskAge(directory.directory_id, directory.age)))
+        age = directory.age
+        self._clock.heard(self._ages.note(self._broker_id, DiskAge(directory.directory_id, age)))
+        directory.noted_age = age
+
+    def _check_zookeeper(self, noted: DiskAge | None) -> None:
+        """Raises `OlderZooKeeperError`. One that knows no age, as a new one, is not suspected."""
+        directory = self._directory
+        confirmed = DiskAge(directory.directory_id, directory.noted_age)
+        if noted is None or not is_older(noted, confirmed):
+            return
+        noted = self._ages.newest(self._broker_id)
+        if noted is None or not is_older(noted, confirmed):
+            return
+        raise OlderZooKeeperError(
+            f"ZooKeeper's data is older than {directory.path}: it had confirmed age {directory.noted_age} of "
+            f"this disk, which counts minutes, and now knows of {noted.age}. By its in-sync sets of then a "
+            "replica could lead that lacks what was acknowledged since. Put ZooKeeper's newest data back, or "
+            "restore the whole site from a backup. To go on without what was acknowledged since, delete "
+            f"{znodes.disk(self._broker_id)} in ZooKeeper"
+        )
 
 
-def is_older(disk: DiskAge, noted: DiskAge) -> bool:
-    """Whether a disk is an earlier state of the one that was noted."""
-    return disk.directory_id == noted.directory_id and disk.age < noted.age
+def is_older(found: DiskAge, known: DiskAge) -> bool:
+    """Whether what was found is of an earlier state of the same disk than what is known."""
+    return found.directory_id == known.directory_id and found.age < known.age

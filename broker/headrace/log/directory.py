@@ -96,11 +96,11 @@ def lock(path: Path, way_out: str) -> int:
     return fd
 
 
-def _age_of(owner: dict[str, object]) -> int:
+def _age_of(owner: dict[str, object], field: str) -> int:
     """Returns a directory's age; 0 if an earlier version wrote its owner. Raises `ValueError`."""
-    age = owner.get("age", 0)
+    age = owner.get(field, 0)
     if type(age) is not int or not 0 <= age <= AGE_MAX:  # a bool is an int, too
-        raise ValueError(f"its age is {str(age)[:40]!r}")
+        raise ValueError(f"its {field} is {str(age)[:40]!r}")
     return age
 
 
@@ -108,14 +108,15 @@ class LogDirectory:
     """Holds the lock while open. Raises `DirectoryLockedError` if another process holds it.
 
     `directory_id`: made when a broker first claims the directory; another disk has another one (KIP-858).
-    `age`: how often `grow_older` was called for it. `clock_ms`: the wall clock by which its logs expire.
+    `age`: how often `grow_older` was called for it; `noted_age`: the last one that others know for sure,
+    stored with the next. `clock_ms`: the wall clock by which its logs expire.
     """
 
     def __init__(self, path: Path, clock_ms: Callable[[], int] = now_ms) -> None:
         self.path = path
         self._clock_ms = clock_ms
         self.directory_id = ""
-        self.age = 0
+        self.age = self.noted_age = 0
         self._broker_id = -1
         path.mkdir(parents=True, exist_ok=True)
         self._lock_fd = lock(path, "give each broker a directory of its own")
@@ -133,7 +134,7 @@ class LogDirectory:
             try:
                 stored = json.loads(file.read_text())
                 owner = stored["broker_id"]
-                self.age = _age_of(stored)
+                self.age, self.noted_age = _age_of(stored, "age"), _age_of(stored, "noted_age")
             except (ValueError, KeyError, TypeError) as error:
                 raise LogDamagedError(
                     f"{file} does not say whose directory this is ({error}). Nothing was changed; write "
@@ -154,7 +155,7 @@ class LogDirectory:
         """Gives the directory another id. Raises `OSError` if that cannot be written: the next start has the
         former one.
         """
-        self.directory_id, self.age = str(uuid4()), 0
+        self.directory_id, self.age, self.noted_age = str(uuid4()), 0, 0
         self._write_owner()
 
     def grow_older(self) -> None:
@@ -172,6 +173,7 @@ class LogDirectory:
             "log_format": LOG_FORMAT,
             "directory_id": self.directory_id,
             "age": self.age,
+            "noted_age": self.noted_age,
         }
         replace_file(self.path / OWNER_FILE, json.dumps(fields).encode())
 

@@ -189,7 +189,7 @@ def _import(piece: Piece, staging: Path, home: Path, observe: Observe) -> None:
     source = staging / IMPORTS / piece.name
     directory = staging / NEW / piece.data
     if piece.kind == "zookeeper":
-        nodes = trees.in_later_epochs(trees.decode(source / trees.TREE))
+        nodes = trees.without_disk_ages(trees.in_later_epochs(trees.decode(source / trees.TREE)))
         observe(f"writing {len(nodes):,} nodes of {piece.name}")
         with servers.zookeeper(directory, home) as address:
             with ZooKeeperSession(address, name="restore") as session:

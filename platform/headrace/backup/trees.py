@@ -34,6 +34,7 @@ LEADER_EPOCHS_SKIPPED: Final = 100_000
 LEADER_EPOCH_MAX: Final = 2**31 - 1
 # What ZooKeeper itself refuses in a path (PathUtils.validatePath).
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
+_DISK: Final = re.compile(rf"(?:/.+)?{znodes.DISKS}/.*")
 _STATE: Final = re.compile(rf"(?:/.+)?{znodes.TOPICS}/[^/]+/partitions/[0-9]+/state")
 # What logs refer to: a schema that an event names, an id that a producer wrote with.
 _OF_SECOND_READ: Final = (znodes.REGISTRY, znodes.PRODUCER_ID_BLOCK)
@@ -109,6 +110,13 @@ def in_later_epochs(nodes: Iterable[TreeNode]) -> list[TreeNode]:
         node._replace(data=_in_later_epoch(node.data)) if _STATE.fullmatch(node.path) else node
         for node in nodes
     ]
+
+
+def without_disk_ages(nodes: Iterable[TreeNode]) -> list[TreeNode]:
+    """Returns the nodes without what ZooKeeper knows of the age of brokers' disks: logs were copied after the
+    tree, and a broker that finds a ZooKeeper older than its disk does not start.
+    """
+    return [node for node in nodes if not _DISK.fullmatch(node.path)]
 
 
 def _in_later_epoch(data: bytes) -> bytes:
@@ -206,4 +214,5 @@ __all__ = [
     "read_tree",
     "session_of",
     "topics_of",
+    "without_disk_ages",
 ]

@@ -44,6 +44,11 @@ class DiskAges:
             return None
         return DiskAge(directory_id, age)
 
+    def newest(self, broker_id: int) -> DiskAge | None:
+        """Returns as `of` does, and not what a server shows that lags behind the others."""
+        self._session.sync(znodes.disk(broker_id))
+        return self.of(broker_id)
+
     def touch(self, broker_id: int) -> int:
         """Writes what stands there once more, and returns what ZooKeeper's clock showed then, in ms. Raises
         `CoordinationError`.

@@ -56,6 +56,10 @@ class GuardError(CoordinationError):
     """A node that the caller must still hold is gone or has changed: nothing more was written."""
 
 
+class OlderZooKeeperError(CoordinationError):
+    """ZooKeeper no longer knows what it had confirmed: an earlier state of its data was put in place."""
+
+
 class TopicExistsError(CoordinationError):
     """A topic of this name exists already."""
 

@@ -239,6 +239,10 @@ class ZooKeeperSession(ManyReads, CountedNodes):
         `BadVersionError`."""
         self._call(self._client.delete, path, version=version, recursive=recursive)
 
+    def sync(self, path: str) -> None:
+        """Waits until this session's server has what was written before: one that lags shows older data."""
+        self._call(self._client.sync, path)
+
     def ensure_path(self, path: str) -> None:
         self._call(self._client.ensure_path, path)
 
