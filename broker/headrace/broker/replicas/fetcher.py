@@ -297,7 +297,8 @@ class Fetcher:
             else:
                 self._pause(followed, str(error), is_expected=False)
             return
-        followed.saw(step.high_watermark, step.leader_start_address)
+        if followed.saw(step.high_watermark, step.leader_start_address):
+            self._followed.leader_deleted(followed)
         if step.problem is not None:
             self._pause(followed, str(step.problem), is_expected=False)
         else:

@@ -109,14 +109,15 @@ class FollowedPartition:
         """Whether consumers may read: not while the log is cut, or changes its role."""
         return not (self.cutting or self.failure or self.when_idle) and self.log.offline is None
 
-    def saw(self, high_watermark: int, leader_start_address: int) -> None:
-        """Notes what the leader has told."""
-        before = self.high_watermark
+    def saw(self, high_watermark: int, leader_start_address: int) -> bool:
+        """Notes what the leader has told; returns whether it has deleted segments since it told last."""
+        before, start_before = self.high_watermark, self.leader_start_address
         self.leader_high_watermark = high_watermark
         self.high_watermark = max(before, min(high_watermark, self.log.end_address))
         self.leader_start_address = max(self.leader_start_address, leader_start_address)
         if self.high_watermark > before:
             self.wake_readers()
+        return self.leader_start_address > start_before
 
     def note_silence(self, now_ms: float, silent_ms: float) -> None:
         """Notes whether the leader has been silent for so long: then no consumer waits here for more."""

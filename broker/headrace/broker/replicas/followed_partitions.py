@@ -47,6 +47,7 @@ class FollowedPartitions:
         self._by_name: dict[PartitionName, FollowedPartition] = {}
         self._appending_bytes = 0
         self.on_offline: Callable[[FollowedPartition], None] = lambda _: None
+        self.leader_deleted: Callable[[FollowedPartition], None] = lambda _: None
 
     def get(self, name: PartitionName) -> FollowedPartition | None:
         return self._by_name.get(name)

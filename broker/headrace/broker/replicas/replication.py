@@ -63,6 +63,7 @@ class Replication:
             state.expiry_clock.now_ms,
         )
         state.delete_before = self._retention.delete_before
+        self.followed.leader_deleted = self._retention.look_again
         self._checkpoint_ms: float = state.config["log.flush.offset.checkpoint.interval.ms"]
         self._checkpoints = Checkpoints(state.partitions, self.followed, self._checkpoint_ms)
         self._producers = ProducerMemory(state.partitions, self.followed)

@@ -102,9 +102,10 @@ class Retention:
         else:
             is_due = self._followed.checkpoint(one)
         if is_due:
-            self._call_later(CHECKPOINT_WAIT_MS, lambda: self._look_again(one))
+            self._call_later(CHECKPOINT_WAIT_MS, lambda: self.look_again(one))
 
-    def _look_again(self, one: Partition | FollowedPartition) -> None:
+    def look_again(self, one: Partition | FollowedPartition) -> None:
+        """Looks at one log soon. Of a followed one the leader has deleted something."""
         is_idle = not self._waiting
         self._waiting.append(one)
         if is_idle:
@@ -117,6 +118,6 @@ class Retention:
 
         def learned(_: object) -> None:
             if segment.newest_readable_ms is not None:
-                self._look_again(one)
+                self.look_again(one)
 
         self._cold_reads.learn(one.log, segment).then(learned)
