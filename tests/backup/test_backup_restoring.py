@@ -18,7 +18,7 @@ from fix_log import build
 from headrace.agent.errors import AgentStateError
 from headrace.agent.home import check_restored
 from headrace.backup import crash, manifest
-from headrace.backup.errors import HalfBackupError
+from headrace.backup.errors import DamagedBackupError, HalfBackupError
 from headrace.backup.manifest import Manifest, Piece
 from headrace.backup.pace import Pace
 from headrace.backup.restoring import restore
@@ -89,6 +89,25 @@ def test_a_second_restore_leaves_the_first_one_alone(
 
     restore(backup, home, observe=observe)
     assert refused and all(f"is running in {home}; wait until it has ended" in text for text in refused)
+    assert files_of(home) == whole
+
+
+@pytest.mark.parametrize("rotten", ["blocl: 3\n", "block: 3", "block: 3\nmore: 1\n"])
+def test_a_file_that_rots_after_it_was_checked_is_not_restored(
+    backup: Path, tmp_path: Path, rotten: str, whole: dict[str, bytes]
+) -> None:
+    """All digests are checked first, which takes hours: what is copied then is another read."""
+    home, site = tmp_path / "home", backup / "home" / "site.yaml"
+
+    def observe(line: str) -> None:
+        if line == f"copying {BROKER}":
+            site.write_text(rotten)
+
+    with pytest.raises(DamagedBackupError, match=r"'home/site.yaml': .*Nothing was restored"):
+        restore(backup, home, observe=observe)
+    assert not (home / "site.yaml").exists() and not (home / "data").exists()
+    site.write_text(SITE_TEXT)
+    restore(backup, home)
     assert files_of(home) == whole
 
 

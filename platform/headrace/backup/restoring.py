@@ -8,6 +8,7 @@ starts or stops it meanwhile.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -21,7 +22,7 @@ from headrace.backup import crash, hdfs_tree, postgresql_dump, servers, trees
 from headrace.backup.errors import RefusedError
 from headrace.backup.manifest import HOME, FileEntry, Manifest, Piece, load
 from headrace.backup.pace import Pace, check_room
-from headrace.backup.verifying import check_all, open_inside
+from headrace.backup.verifying import ANOTHER_DIGEST, check_all, damaged_error, open_inside
 from headrace.coordination.producer_ids import skip_ids
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.tree import write_tree
@@ -168,6 +169,8 @@ def target_of(piece: Piece, entry: FileEntry, staging: Path) -> Path:
 
 
 def _copy(folder: Path, entry: FileEntry, target: Path, pace: Pace) -> None:
+    """Raises `DamagedBackupError` if these bytes are not those that were checked: that was another read."""
+    sums = hashlib.sha256()
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     source = open_inside(folder, entry.path)
     try:
@@ -175,6 +178,7 @@ def _copy(folder: Path, entry: FileEntry, target: Path, pace: Pace) -> None:
         try:
             while piece := os.read(source, pace.chunk_bytes):
                 pace.spend(len(piece))
+                sums.update(piece)
                 view = memoryview(piece)
                 while len(view):
                     view = view[os.write(made, view) :]
@@ -183,6 +187,8 @@ def _copy(folder: Path, entry: FileEntry, target: Path, pace: Pace) -> None:
             os.close(made)
     finally:
         os.close(source)
+    if sums.hexdigest() != entry.sha256:
+        raise damaged_error(folder, [(entry.path, ANOTHER_DIGEST)])
 
 
 def _import(piece: Piece, staging: Path, home: Path, observe: Observe) -> None:

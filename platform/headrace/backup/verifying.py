@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.backup import manifest
 from headrace.backup.errors import DamagedBackupError
@@ -15,6 +15,7 @@ from headrace.backup.manifest import FileEntry, Manifest
 from headrace.backup.pace import Pace
 
 KNOWN = frozenset({manifest.MANIFEST, manifest.DIGEST})
+ANOTHER_DIGEST: Final = "its SHA-256 is another one"
 
 
 class Verified(NamedTuple):
@@ -54,12 +55,15 @@ def check_all(folder: Path, pace: Pace, files: Iterable[FileEntry] | None = None
     """Raises `DamagedBackupError` that names the first files that are damaged."""
     found = verify(folder, pace, files)
     if found.damaged:
-        named = "; ".join(f"{path!r}: {problem}" for path, problem in found.damaged[:5])
-        raise DamagedBackupError(
-            f"{folder}: {len(found.damaged)} files are damaged: {named}. Nothing was "
-            "restored; take an older backup"
-        )
+        raise damaged_error(folder, found.damaged)
     return found.manifest
+
+
+def damaged_error(folder: Path, damaged: Sequence[tuple[str, str]]) -> DamagedBackupError:
+    named = "; ".join(f"{path!r}: {problem}" for path, problem in damaged[:5])
+    return DamagedBackupError(
+        f"{folder}: {len(damaged)} files are damaged: {named}. Nothing was restored; take an older backup"
+    )
 
 
 def problem_of(folder: Path, entry: FileEntry, pace: Pace) -> str | None:
@@ -78,7 +82,7 @@ def problem_of(folder: Path, entry: FileEntry, pace: Pace) -> str | None:
         while piece := os.read(fd, pace.chunk_bytes):
             pace.spend(len(piece))
             sums.update(piece)
-        return None if sums.hexdigest() == entry.sha256 else "its SHA-256 is another one"
+        return None if sums.hexdigest() == entry.sha256 else ANOTHER_DIGEST
     except OSError as error:
         return f"it cannot be read: {error.strerror}"
     finally:
