@@ -13,7 +13,7 @@ import pytest
 
 from fix_bad_sector import BadSector
 from fix_failing_disk import FailingDisk
-from fix_log import SMALL, Built, batch, build, content, segments
+from fix_log import LED_SIZE_BYTES, SMALL, Built, append, batch, build, content, segments, written
 from headrace.backup import manifest, mendable, mending
 from headrace.backup.errors import DamagedBackupError, RefusedError
 from headrace.backup.manifest import Manifest, Piece
@@ -50,14 +50,9 @@ class World(NamedTuple):
         return found
 
 
-def world_of(tmp_path: Path, partition: str) -> World:
-    data_dir = tmp_path / "broker"
-    folder = data_dir / partition
-    folder.mkdir(parents=True)
-    topic_id = str(uuid.uuid4())
-    (folder / "partition.json").write_text(json.dumps({"topic_id": topic_id}))
-    build(folder, [100] * BACKED_UP, clean=True)
-    backup = tmp_path / "backup"
+def backed_up(folder: Path, backup: Path, topic_id: str) -> Piece:
+    """Takes a backup of one partition; returns its broker's piece of it."""
+    partition = folder.name
     backup.mkdir()
     taken = snapshot.take(folder, None)
     with Writer(backup, [], Pace()) as writer:
@@ -71,6 +66,18 @@ def world_of(tmp_path: Path, partition: str) -> World:
     facts = {"partitions": {partition: {"topic_id": topic_id, "start": 0, "end": taken.end}}}
     piece = Piece("broker", "broker", "east", "data/broker", facts)
     manifest.save(backup, Manifest(0, 0, "/home", "host", {}, {}, (piece,), files))
+    return piece
+
+
+def world_of(tmp_path: Path, partition: str) -> World:
+    data_dir = tmp_path / "broker"
+    folder = data_dir / partition
+    folder.mkdir(parents=True)
+    topic_id = str(uuid.uuid4())
+    (folder / "partition.json").write_text(json.dumps({"topic_id": topic_id}))
+    build(folder, [100] * BACKED_UP, clean=True)
+    backup = tmp_path / "backup"
+    piece = backed_up(folder, backup, topic_id)
     log = PartitionLog(folder, SMALL)
     for number in range(BACKED_UP, BACKED_UP + WRITTEN_LATER):
         log.append(batch(number, 100))
@@ -171,6 +178,39 @@ def test_another_topic_of_the_same_name_is_left_alone(world: World) -> None:
     (world.folder / "partition.json").write_text(json.dumps({"topic_id": str(uuid.uuid4())}))
     with pytest.raises(RefusedError, match="deleted and created again"):
         world.mend()
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+def test_what_was_cut_off_since_the_backup_is_not_put_in_the_place_of_what_followed(
+    tmp_path: Path, place: int
+) -> None:
+    """The backup is of a broker that was down, with a tail that nobody had acknowledged. It came back: the
+    tail was cut off, and batches of the next leader, as large, have its addresses.
+    """
+    folder, backup = tmp_path / "broker" / "cut-0", tmp_path / "backup"
+    folder.mkdir(parents=True)
+    topic_id = str(uuid.uuid4())
+    (folder / "partition.json").write_text(json.dumps({"topic_id": topic_id}))
+    written(folder, *[(1, number) for number in range(4)]).close()
+    piece = backed_up(folder, backup, topic_id)
+    with closing(PartitionLog(folder)) as log:
+        log.truncate(2 * LED_SIZE_BYTES)
+        append(log, (2, 12), (2, 13), (2, 14))
+        whole = content(log)
+    world = World(folder.parent, folder, backup, piece, Built(whole, [], len(whole)))
+    at = place * LED_SIZE_BYTES
+    damaged = max(path for path in segments(folder) if int(path.stem) <= at)
+    flip(damaged, at - int(damaged.stem) + 100)
+    before = damaged.read_bytes()
+    if place < 2:
+        world.mend()
+        assert world.served() == whole
+    else:
+        with pytest.raises(
+            RefusedError, match=r"leader epoch 2, and .* has one of epoch 1.*nothing was chan"
+        ):
+            world.mend()
+        assert damaged.read_bytes() == before and not list(world.data_dir.glob("*.restoring"))
 
 
 def test_a_rotten_backup_changes_nothing(world: World) -> None:

@@ -22,13 +22,14 @@ from headrace.backup.manifest import FileEntry, Piece
 from headrace.backup.pace import Pace, check_room
 from headrace.backup.segments import PIECE_BYTES, copy_segment, patch
 from headrace.backup.verifying import check_all, open_inside
-from headrace.log import gaps, snapshot
+from headrace.log import checkpoint, gaps, scan, snapshot
 from headrace.log.check import Finding, Report, check_partition
 from headrace.log.checkpoint import SIZE_MAX_BYTES, decode
 from headrace.log.claims import Claims
 from headrace.log.directory import aside_name
+from headrace.log.epochs import NO_EPOCH, LeaderEpochs
 from headrace.log.errors import LogError
-from headrace.log.files import replace_file, sync_directory
+from headrace.log.files import OpenFile, replace_file, sync_directory
 from headrace.log.names import (
     CHECKPOINT,
     GAPS,
@@ -39,6 +40,7 @@ from headrace.log.names import (
     address_of,
     file_name,
 )
+from headrace.wire.batch import BatchHeader
 
 RESTORING: Final = ".restoring"
 DAMAGED: Final = ".damaged"
@@ -148,11 +150,45 @@ def _made(
             raise RefusedError(
                 f"{target} cannot be mended with {source.folder}: {_named(left)}. Nothing was changed"
             )
+        _check_epochs(target, new, holes, source)
         _settle(new, new.parent.stat())
         return snapshot.take(new, None).end
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
+
+
+def _check_epochs(target: Path, new: Path, holes: Iterable[tuple[int, int]], source: _Source) -> None:
+    """Raises `RefusedError` if the log had batches of another leader where the backup's were put.
+
+    An address and its leader epoch name one batch. A backup of a broker that was down, or behind, may hold a
+    tail that was never acknowledged; its log was cut there since, and others' batches have these addresses.
+    """
+    saved = checkpoint.load(target) or checkpoint.load_previous(target)
+    if saved is None or not saved.epochs:
+        return  # nobody knows
+    epochs = LeaderEpochs(saved.epochs)
+    for start, end in holes:
+        for header in _headers_in(new, start, min(end, saved.recovery_point)):
+            had, has = epochs.at(header.address), header.partition_leader_epoch
+            if had not in (NO_EPOCH, has):
+                raise RefusedError(
+                    f"{target}: at address {header.address} this log had a batch of leader epoch {had}, and "
+                    f"{source.folder} has one of epoch {has}: one that was cut off. Take a later backup, or "
+                    "a mirror's copy; nothing was changed"
+                )
+
+
+def _headers_in(folder: Path, start: int, end: int) -> Iterator[BatchHeader]:
+    """Yields the headers of the batches that begin in [start, end). Raises `LogError`, `OSError`."""
+    for path in sorted(folder.iterdir()):
+        base = address_of(path.name, SEGMENT_SUFFIX)
+        if base is None or not base < end or (known := base + path.stat().st_size) <= start:
+            continue
+        for header in scan.headers(OpenFile(path, os.O_RDONLY), base, max(start, base), known):
+            if header.address >= end:
+                break
+            yield header
 
 
 @contextmanager
