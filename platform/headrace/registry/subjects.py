@@ -1,6 +1,6 @@
 """A subject's versions, and the names and contents of the registry's znodes. Pure.
 
-    /headrace/registry/ids/<id>            {"schema": text, "guid"?}
+    /headrace/registry/ids/<id>            {"schema": text, "guid"?, "crc"?: of the text}
     /headrace/registry/subjects/<subject>  {"versions": [[version, id, deleted], …], "last": highest version}
     /headrace/registry/settings/<scope>    {"compatibility"?, "normalize"?, "mode"?}
 
@@ -8,6 +8,7 @@
 URLs, so no name can leave its branch of the tree or its line of a log.
 """
 
+import zlib
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
@@ -69,7 +70,8 @@ class StoredSchema(NamedTuple):
     guid: str | None = None
 
     def encoded(self) -> bytes:
-        return documents.encode({"schema": self.text} | ({"guid": self.guid} if self.guid else {}))
+        guid = {"guid": self.guid} if self.guid else {}
+        return documents.encode({"schema": self.text, "crc": _crc_of(self.text), **guid})
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,17 @@ def parse_schema(path: str, node: Node) -> StoredSchema:
     text, guid = fields.get("schema"), fields.get("guid")
     if not isinstance(text, str) or not isinstance(guid, str | None):
         raise CorruptNodeError(f"{path}: no schema in {node.data[:80]!r}")
+    # A changed letter of a name is a schema, too: nobody would see that it is another one.
+    if fields.get("crc", crc := _crc_of(text)) != crc:
+        raise CorruptNodeError(
+            f"{path}: the schema is not what was registered: its bytes have changed. Delete this node of "
+            "ZooKeeper, and register the schema again: its id follows from its content"
+        )
     return StoredSchema(text, guid)
+
+
+def _crc_of(text: str) -> int:
+    return zlib.crc32(text.encode(errors="surrogatepass"))
 
 
 def parse_subject(path: str, node: Node) -> Subject:
