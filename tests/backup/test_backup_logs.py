@@ -142,6 +142,21 @@ def test_a_partition_that_was_added_after_zookeeper_was_read_is_left_out(
     assert found.notes == ["east-broker-7: topic-1 is of no partition that ZooKeeper had: left out"]
 
 
+def test_the_logs_of_a_topic_whose_node_is_damaged_are_copied_and_it_is_a_problem(
+    broker: HomeUnit, tmp_path: Path
+) -> None:
+    """They were left out, with a note alone: `--keep` then removed the backups that had them."""
+    whole = node(f"{znodes.TOPICS}/topic", topic_id=TOPIC.topic_id, partitions={"0": [7], "1": [7]})
+    rotten = whole._replace(data=whole.data[:-3])
+    for tree in ([rotten], joined([rotten], [rotten]), joined([rotten], [whole])):
+        assert [each.path for each in tree] == [rotten.path]
+    assert joined([whole], [rotten]) == [whole]
+    found, folders = copied(broker, tmp_path / "backup", topics=topics_of([rotten], ""))
+    assert folders == set(found.partitions) == {"topic-0", "topic-1"} and not found.notes
+    (problem,) = found.problems
+    assert problem.startswith("east-broker-7: ZooKeeper's node of topic topic is damaged")
+
+
 def test_a_replica_that_is_behind_is_not_damaged(
     broker: HomeUnit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from headrace.agent.configuration import BrokerConfiguration
-from headrace.backup.trees import Topic
+from headrace.backup.trees import DAMAGED, Topic
 from headrace.backup.units import HomeUnit
 from headrace.backup.writer import SourceChangedError, SourceUnreadableError, Writer, local_stamp
 from headrace.client.admin import Admin
@@ -131,6 +131,10 @@ def copy_broker(
         }
         observe(f"{broker.name}  {folder.name}  [{taken.start:,}, {taken.end:,})")
     copied.problems.extend(
+        f"{broker.name}: ZooKeeper's node of topic {name} is damaged: its logs here are copied as they are"
+        for name in sorted(name for name, topic in (topics or {}).items() if topic is DAMAGED)
+    )
+    copied.problems.extend(
         f"{broker.name}: {name} has a replica here, as ZooKeeper says, and no folder in {broker.directory}"
         for name in _replicas_on(topics or {}, broker_id)
         if name not in copied.partitions and not (broker.directory / name).exists()
@@ -152,6 +156,8 @@ def _is_of(topic: Topic | None, partition: int, folder: Path) -> bool:
     for the next partition that gets its number."""
     with _reading(folder):
         topic_id = snapshot.topic_id_of(folder)
+    if topic is DAMAGED:
+        return True
     return topic is not None and topic_id == topic.topic_id and partition in topic.partitions
 
 

@@ -48,6 +48,10 @@ class Topic(NamedTuple):
     replicas: Mapping[int, Collection[int]] = MappingProxyType({})
 
 
+DAMAGED: Final = Topic("", frozenset())
+"""A topic that is there, and of which its node does not tell more: its logs are not known to be deleted."""
+
+
 @contextmanager
 def session_of(unit: HomeUnit, scratch: Path, home: Path) -> Iterator[ZooKeeperSession]:
     """Yields a session with a unit's ZooKeeper, or, if that is stopped, with one on a copy of its files.
@@ -85,7 +89,7 @@ def chroots_in(nodes: Iterable[TreeNode]) -> list[str]:
 
 
 def topics_of(nodes: Iterable[TreeNode], chroot: str) -> dict[str, Topic]:
-    """Returns the topics of a cluster, by name; those whose node is damaged are left out."""
+    """Returns the topics of a cluster, by name; one whose node is damaged is `DAMAGED`."""
     found = {}
     for node in nodes:
         parent, _, name = node.path.rpartition("/")
@@ -95,7 +99,7 @@ def topics_of(nodes: Iterable[TreeNode], chroot: str) -> dict[str, Topic]:
                 replicas = {int(number): tuple(each) for number, each in values["partitions"].items()}
                 found[name] = Topic(str(values["topic_id"]), frozenset(replicas), replicas)
             except (ValueError, KeyError, TypeError, AttributeError):
-                continue
+                found[name] = DAMAGED
     return found
 
 
@@ -138,9 +142,10 @@ def joined(first: Iterable[TreeNode], second: Iterable[TreeNode]) -> list[TreeNo
     of_second = [chroot + path for chroot in chroots for path in _OF_SECOND_READ]
     left_out: list[str] = []
     for chroot in chroots:
-        later = {name: topic.topic_id for name, topic in topics_of(second, chroot).items()}
+        later = topics_of(second, chroot)
         for name, topic in topics_of(first, chroot).items():
-            if later.get(name) != topic.topic_id:
+            now = later.get(name)
+            if now is None or (DAMAGED not in (now, topic) and now.topic_id != topic.topic_id):
                 left_out += (chroot + znodes.topic(name), chroot + znodes.topic_config(name))
     kept = {node.path: node for node in first if not _is_below(node.path, (*of_second, *left_out))}
     for node in second:
