@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -16,6 +17,7 @@ from fix_warehouse import BASE_TIME_MS, HOUR_MS, NUMBER, WORD, TestTopic, World,
 from headrace.registry.client import SchemaRegistryClient
 from headrace.warehouse import crash
 from headrace.warehouse.api import (
+    compact_topics,
     list_hours,
     refill_topic_hours,
     replay_topics,
@@ -28,6 +30,7 @@ from headrace.warehouse.hdfs.remote_file import RemoteFile
 from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.refill import RefillResult
 from headrace.warehouse.report import load_report
+from headrace.warehouse.seal import NotSealedError, seal_hours
 
 pytestmark = [pytest.mark.spark, pytest.mark.hdfs]
 
@@ -76,6 +79,49 @@ def rot(world: World, path: str) -> None:
     data = bytearray(world.hdfs.read(path))
     data[-60:] = bytes(60)
     world.hdfs.write(path, bytes(data), overwrite=True)
+
+
+def rot_block(world: World, path: str) -> None:
+    """On the DataNode's disk, of which HDFS holds one replica."""
+    block = block_of(world, path)
+    data = bytearray(block.read_bytes())
+    data[len(data) // 2] ^= 1
+    block.write_bytes(data)
+
+
+def lose_block(world: World, path: str) -> None:
+    block_of(world, path).unlink()
+
+
+def block_of(world: World, path: str) -> Path:
+    data = world.hdfs.read(path)
+    blocks = world.process.config.data_dir.glob("data/**/blk_*")
+    return next(each for each in blocks if each.read_bytes() == data)
+
+
+@pytest.mark.parametrize("harm", [rot_block, lose_block])
+def test_a_file_of_which_hdfs_lost_a_block_is_named_and_holds_up_no_other(
+    world: World, harm: Callable[[World, str], None]
+) -> None:
+    """The verification, compactions and seals of the whole table ended with "start HDFS, then repeat", and
+    the repair as well.
+    """
+    topic = filled(world, harm.__name__.replace("_", "-"))
+    path = files_of(topic, BASE_TIME_MS)[0]
+    harm(world, path)
+    [verified] = verify_topics(options(world), [topic.name])
+    assert len(verified.problems) == 1 and [each.path for each in verified.of_files] == [path]
+    assert "no DataNode has a sound replica of one of its blocks" in verified.problems[0]
+    [compacted] = compact_topics(world.spark, options(world), [topic.name])
+    assert compacted.hours == (BASE_TIME_MS + HOUR_MS,) and path in compacted.problems[0]
+    with pytest.raises(NotSealedError, match=path) as caught:
+        hours: dict[int, Any] = {BASE_TIME_MS: {}, BASE_TIME_MS + HOUR_MS: {}}
+        seal_hours(world.process.webhdfs_url, topic.name, hours)
+    assert caught.value.sealed.keys() == {BASE_TIME_MS + HOUR_MS}
+    [done] = refill(world, topic, BASE_TIME_MS)
+    assert (done.replaced, done.problem) == ((path,), "")
+    assert numbers(topic) == list(range(2 * COUNT))
+    assert verify_topics(options(world), [topic.name])[0].problems == ()
 
 
 @pytest.mark.parametrize("harm", [delete, cut, rot])

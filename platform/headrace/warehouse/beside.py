@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from headrace.audit.topic.said_of_tables import IN_NO_MANIFEST, NO_HOUR_MS, TableProblem
 from headrace.warehouse.change import TopicTable
-from headrace.warehouse.counting import NotParquetError, count_file
+from headrace.warehouse.counting import UNREADABLE, count_file
 from headrace.warehouse.manifest import TableState
 
 
@@ -35,5 +35,5 @@ def files_beside(
 def _rows(table: TopicTable, path: str, size_bytes: int) -> int:
     try:
         return count_file(table.hdfs, path, size_bytes).rows
-    except NotParquetError:
+    except UNREADABLE:
         return 0

@@ -23,6 +23,7 @@ from headrace.warehouse.decode import (
     TIMESTAMP_COLUMN,
 )
 from headrace.warehouse.hdfs.client import HdfsClient
+from headrace.warehouse.hdfs.errors import HdfsDamagedError
 from headrace.warehouse.hdfs.remote_file import RemoteFile
 from headrace.warehouse.layout import HOUR_MS
 from headrace.warehouse.page_sizes import start_of
@@ -33,6 +34,10 @@ CAUSE_MAX_CHARS: Final = 300
 
 class NotParquetError(Exception):
     """A file of the warehouse is no Parquet file with the warehouse's columns, or is truncated."""
+
+
+UNREADABLE: Final = (NotParquetError, HdfsDamagedError)
+"""What reading a file raises that nobody can read any more. Other errors of HDFS say nothing of the file."""
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from headrace.audit.topic.doubled import RUNS_PER_RECORD_MAX, DoubledRecord, Dou
 from headrace.warehouse.change import Change, TopicTable
 from headrace.warehouse.checksums import checksum_of
 from headrace.warehouse.commitlog import CommitConflictError
-from headrace.warehouse.counting import NotParquetError, count_file, naming, whole_numbers
+from headrace.warehouse.counting import UNREADABLE, count_file, naming, whole_numbers
 from headrace.warehouse.decode import OFFSET_COLUMN, PARTITION_COLUMN
 from headrace.warehouse.hdfs.remote_file import RemoteFile
 from headrace.warehouse.layout import HOUR_MS, hour_name
@@ -252,7 +252,7 @@ def _read_if_sound(table: TopicTable, number: int, file: DataFile) -> tuple[Row,
         return None
     try:
         return _read(table, number, file)
-    except NotParquetError:
+    except UNREADABLE:
         return None
 
 

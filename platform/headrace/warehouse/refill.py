@@ -246,7 +246,7 @@ def _letters(table: TopicTable, state: TableState, lineage: Lineage) -> dict[int
         try:
             _add_offsets(found, table.hdfs, file, lineage)
         except (NotParquetError, HdfsMissingError) as error:
-            # No replay can bring its letters either.
+            # No replay can bring its letters either: one of which HDFS lost a block may come back.
             _log.warning("%s", error)
     return _sorted(found)
 

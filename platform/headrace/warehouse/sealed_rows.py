@@ -14,6 +14,7 @@ from headrace.warehouse.checksums import read_checksum
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.footers import TRAILER_SIZE_BYTES, FooterError, footer_size, rows_of
 from headrace.warehouse.hdfs.client import HdfsClient
+from headrace.warehouse.hdfs.errors import HdfsDamagedError
 from headrace.warehouse.layout import HOUR_MS, hour_name
 from headrace.warehouse.manifest import DataFile, TableState
 
@@ -58,12 +59,12 @@ def _problem_of_file(hdfs: HdfsClient, file: DataFile) -> str:
         else:
             footer = hdfs.read(file.path, offset=size - TRAILER_SIZE_BYTES - length, length=length)
         rows = rows_of(footer)
-    except FooterError as error:
+        if rows != file.rows:
+            return f"{file.path} has {rows} rows, its manifest has {file.rows}"
+        if file.checksum and read_checksum(hdfs, file.path, size) != file.checksum:
+            return f"{file.path} has {rows} rows, and other bytes than when it was written"
+    except (FooterError, HdfsDamagedError) as error:
         return f"{file.path} can't be read: {error}"
-    if rows != file.rows:
-        return f"{file.path} has {rows} rows, its manifest has {file.rows}"
-    if file.checksum and read_checksum(hdfs, file.path, size) != file.checksum:
-        return f"{file.path} has {rows} rows, and other bytes than when it was written"
     return ""
 
 

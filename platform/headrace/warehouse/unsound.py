@@ -7,6 +7,7 @@ that fits, and nobody could tell any more.
 from headrace.warehouse.change import TopicTable
 from headrace.warehouse.checksums import read_checksum
 from headrace.warehouse.counting import NotParquetError, count_file
+from headrace.warehouse.hdfs.errors import HdfsDamagedError
 from headrace.warehouse.layout import hour_name
 from headrace.warehouse.manifest import DataFile, TableState
 
@@ -40,10 +41,12 @@ def problem_of_file(table: TopicTable, file: DataFile) -> str:
         return f"has {status.size_bytes} bytes, not {file.size_bytes}"
     try:
         rows = count_file(table.hdfs, file.path, file.size_bytes).rows
+        if rows != file.rows:
+            return f"has {rows} rows, not {file.rows}"
+        if file.checksum and read_checksum(table.hdfs, file.path, file.size_bytes) != file.checksum:
+            return "has other bytes than when it was written"
     except NotParquetError as error:
         return str(error)
-    if rows != file.rows:
-        return f"has {rows} rows, not {file.rows}"
-    if file.checksum and read_checksum(table.hdfs, file.path, file.size_bytes) != file.checksum:
-        return "has other bytes than when it was written"
+    except HdfsDamagedError:
+        return "can't be read: no DataNode has a sound replica of one of its blocks"
     return ""

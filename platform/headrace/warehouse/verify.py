@@ -24,9 +24,9 @@ from headrace.warehouse.change import TopicTable
 from headrace.warehouse.checksums import read_checksum
 from headrace.warehouse.completing import wait_until_complete
 from headrace.warehouse.counting import (
+    UNREADABLE,
     FileCount,
     GroupCount,
-    NotParquetError,
     count_file,
     distinct_offsets,
     may_repeat,
@@ -236,13 +236,12 @@ def _count_all(
             continue
         try:
             counts.append(count_file(table.hdfs, path, present[path]))
-        except NotParquetError as error:
+            if counts[-1].rows != file.rows:
+                add(file, f"{path} has {counts[-1].rows} rows, its manifest has {file.rows}")
+            elif file.checksum and read_checksum(table.hdfs, path, present[path]) != file.checksum:
+                add(file, f"{path} has {file.rows} rows, and other bytes than when it was written")
+        except UNREADABLE as error:
             add(file, str(error))
-            continue
-        if counts[-1].rows != file.rows:
-            add(file, f"{path} has {counts[-1].rows} rows, its manifest has {file.rows}")
-        elif file.checksum and read_checksum(table.hdfs, path, present[path]) != file.checksum:
-            add(file, f"{path} has {file.rows} rows, and other bytes than when it was written")
     return counts, problems
 
 

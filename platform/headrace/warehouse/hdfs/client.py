@@ -8,7 +8,7 @@ import getpass
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, Self, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import requests
 from hdfs import InsecureClient
@@ -17,6 +17,8 @@ from urllib3.exceptions import HTTPError
 
 from headrace.warehouse.hdfs.answers import BoundedAnswers
 from headrace.warehouse.hdfs.errors import (
+    DAMAGED,
+    HdfsDamagedError,
     HdfsError,
     HdfsExistsError,
     HdfsFullError,
@@ -39,6 +41,7 @@ _PAUSE_MAX_S: Final = 2.0
 _STATE_QUERY: Final = "/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
 
 _NO_DATANODE: Final = "Failed to find datanode"
+_NO_REPLICA: Final = "nodes contain this block"
 _BLOCK_SIZE_BYTES: Final = 128 << 20
 """Hadoop's default. The NameNode chooses only DataNodes with room for a whole block."""
 
@@ -158,14 +161,24 @@ class HdfsClient:
             return None
 
     def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
-        """Returns the file's bytes `[offset, offset + length)`, at most `READ_SIZE_MAX_BYTES` of them."""
+        """Returns the file's bytes `[offset, offset + length)`, at most `READ_SIZE_MAX_BYTES` of them.
+
+        Raises `HdfsDamagedError` if HDFS has lost some of them.
+        """
 
         def read() -> bytes:
             data = bytearray()
             with self._client.read(path, offset=offset, length=length) as reader:
-                # Only the read that finds the end raises an error if that came too early.
-                while piece := reader.read(READ_SIZE_MAX_BYTES + 1 - len(data)):
-                    data += piece
+                try:
+                    # Only the read that finds the end raises an error if that came too early.
+                    while piece := reader.read(READ_SIZE_MAX_BYTES + 1 - len(data)):
+                        data += piece
+                except (requests.RequestException, HTTPError) as error:
+                    # A DataNode that finds a block rotten ends its answer, as one does that is killed.
+                    if self._has_rotten_block(path):
+                        where = f"HDFS at {self.url} (as {self.user})"
+                        raise HdfsDamagedError(f"{where}: read {path}: {DAMAGED}") from error
+                    raise
             if len(data) > READ_SIZE_MAX_BYTES:
                 raise HdfsError(
                     f"read {path}: over the limit of {READ_SIZE_MAX_BYTES} bytes; read it in parts"
@@ -177,6 +190,19 @@ class HdfsClient:
             return bytes(data)
 
         return self._call(f"read {path}", read)
+
+    def _has_rotten_block(self, path: str) -> bool:
+        """Whether the NameNode knows that all replicas of one of the file's blocks are rotten."""
+        try:
+            response = self._session.get(
+                f"{self.url}/webhdfs/v1{quote(path)}",
+                params={"op": "GET_BLOCK_LOCATIONS"},
+                timeout=REQUEST_TIMEOUT_S,
+            )
+            blocks = response.json()["LocatedBlocks"]["locatedBlocks"]
+            return any(each["isCorrupt"] is True for each in blocks)
+        except (requests.RequestException, *_SHAPELESS):
+            return False
 
     def write(self, path: str, data: bytes, *, overwrite: bool = False) -> None:
         """Writes a whole file, and makes its directories.
@@ -276,6 +302,11 @@ class HdfsClient:
                 return HdfsFullError(
                     f"{what}: no DataNode has room for another block; add space, then repeat"
                 )
+            if _NO_REPLICA in text:
+                problem = self._state()[0]
+                if problem is not None:
+                    return HdfsUnreachableError(f"{what}: {problem}; start it, then repeat")
+                return HdfsDamagedError(f"{what}: {DAMAGED}")
             return explain(text, what) or HdfsError(f"{what}: {_first_line(error)}")
         if isinstance(error, HTTPError):
             return HdfsUnreachableError(f"{what}: the answer ended too early; start HDFS, then repeat")
