@@ -8,7 +8,7 @@ from fix_memory_hdfs import MemoryHdfs
 from headrace.warehouse.change import Change, TopicTable
 from headrace.warehouse.commitlog import CommitConflictError
 from headrace.warehouse.hdfs.client import FileStatus
-from headrace.warehouse.hdfs.errors import HdfsFullError
+from headrace.warehouse.hdfs.errors import HdfsFullError, HdfsPermissionError, HdfsUnreachableError
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
 from headrace.warehouse.manifest import DataFile, LoadedRange, Manifest, TableState
 from headrace.warehouse.options import WarehouseOptions
@@ -97,6 +97,41 @@ def test_a_clock_that_is_behind_deletes_nothing_too_early() -> None:
     table = TopicTable("t", WAREHOUSE, hdfs, clock_ms=lambda: HOUR_MS * 3 // 2)
     load(table)
     assert retain_topic(table, keep_ms=HOUR_MS).hours == ()
+
+
+def test_a_commit_that_is_refused_leaves_no_files() -> None:
+    """Somebody's `_log` belongs to another user: each try of a load, every ten minutes, left a copy of all
+    that was to be loaded, for a day.
+    """
+    hdfs = MemoryHdfs()
+    table = TopicTable("t", WAREHOUSE, hdfs, clock_ms=lambda: NOW_MS)
+
+    def refuse(change: str) -> None:
+        if change == "rename":
+            raise HdfsPermissionError("Permission denied: user=loader, access=WRITE")
+
+    hdfs.before = refuse
+    with pytest.raises(HdfsPermissionError):
+        load(table)
+    assert hdfs.files == {} and table.log.staged_changes() == []
+    hdfs.before = lambda _: None
+    load(table)
+    assert table.log.state().sequence == 0
+
+
+def test_a_commit_whose_response_was_lost_keeps_its_files() -> None:
+    hdfs = MemoryHdfs()
+    table = TopicTable("t", WAREHOUSE, hdfs, clock_ms=lambda: NOW_MS)
+
+    def lose(_: str) -> None:
+        raise HdfsUnreachableError("no response")
+
+    hdfs.after = lose
+    with pytest.raises(HdfsUnreachableError):
+        load(table)
+    hdfs.after = lambda _: None
+    assert [each.sequence for each in table.log.complete_all(None)] == [0]
+    assert table.log.state().files.keys() <= hdfs.files.keys()
 
 
 def load(table: TopicTable) -> None:

@@ -75,13 +75,16 @@ class Change:
     def commit(self, rebase: Rebase) -> Manifest:
         """Commits the manifest that `rebase` makes of the current state, and completes it.
 
-        Raises `CommitConflictError`. After any other error the staging directory stays, because the change
-        may be committed.
+        Raises `CommitConflictError`. After any other error the staging directory stays if the change may be
+        committed.
         """
         try:
             manifest = self.table.log.commit(self.change_id, rebase)
         except CommitConflictError:
             self.table.log.discard(self.change_id)
+            raise
+        except Exception:
+            self.table.log.take_back(self.change_id)
             raise
         self.table.log.complete(manifest, self.table.publish)
         return manifest

@@ -239,6 +239,17 @@ class CommitLog:
         with contextlib.suppress(HdfsError):
             self.hdfs.delete(self.paths.staged(change_id))
 
+    def take_back(self, change_id: str) -> None:
+        """Discards a change whose commit failed, unless it may be committed. A commit renames the manifest
+        that is deleted here, so only one of the two can happen. If HDFS fails, it stays as an orphan.
+        """
+        with contextlib.suppress(HdfsError):
+            if self.hdfs.delete(self._prepared(change_id)):
+                self.hdfs.delete(self.paths.staged(change_id))
+
+    def _prepared(self, change_id: str) -> str:
+        return f"{self.paths.staged(change_id)}/manifest.json"
+
     def staged_changes(self) -> list[StagedChange]:
         """Returns every staging directory, those with a manifest first, in order of their sequence.
 
@@ -300,7 +311,7 @@ class CommitLog:
         return sorted(states), sorted(manifests)
 
     def _try_commit(self, change_id: str, manifest: Manifest) -> bool:
-        prepared = f"{self.paths.staged(change_id)}/manifest.json"
+        prepared = self._prepared(change_id)
         target = self.paths.manifest(manifest.sequence)
         data = manifest.to_json()
         if len(data) > MANIFEST_SIZE_MAX_BYTES:
