@@ -53,11 +53,23 @@ class MemoryHdfs(HdfsClient):
 
     def rename(self, source: str, target: str) -> bool:
         self.before("rename")
-        if source not in self.files or target in self.files:
+        if target in self.files or target in self.dirs:
             return False
-        self.files[target] = self.files.pop(source)
+        if source in self.dirs:
+            self._rename_below(source, target)
+        elif source in self.files:
+            self.files[target] = self.files.pop(source)
+        else:
+            return False
         self.after("rename")
         return True
+
+    def _rename_below(self, source: str, target: str) -> None:
+        def renamed(name: str) -> str:
+            return target + name[len(source) :] if f"{name}/".startswith(f"{source}/") else name
+
+        self.files = {renamed(name): data for name, data in self.files.items()}
+        self.dirs = {renamed(name) for name in self.dirs}
 
     def delete_empty(self, path: str) -> bool:
         self.before("delete")

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from fix_memory_hdfs import MemoryHdfs
+from headrace.warehouse import retain as retain_module
 from headrace.warehouse.change import Change, TopicTable
-from headrace.warehouse.commitlog import CommitConflictError
+from headrace.warehouse.commitlog import CommitConflictError, CommitLog, StagedChange
 from headrace.warehouse.hdfs.client import FileStatus
 from headrace.warehouse.hdfs.errors import HdfsFullError, HdfsPermissionError, HdfsUnreachableError
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
@@ -40,6 +41,31 @@ def test_a_run_whose_files_a_retention_took_for_those_of_a_dead_one_commits_noth
     assert table.log.staged_changes() == []
     hdfs.write(staged, b"x")
     assert change.commit(rebase).sequence == 0
+
+
+def test_a_run_that_goes_on_and_commits_while_a_retention_takes_it_for_dead_keeps_its_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A host that was suspended for a day: its load was committed, and its rows were deleted."""
+    hdfs = MemoryHdfs()
+    table = TopicTable("t", WAREHOUSE, hdfs, clock_ms=lambda: NOW_MS)
+    begun = Change(table, "load")
+    hdfs.write(f"{begun.staging}/0", b"x")
+    look = retain_module.orphans
+
+    def goes_on_after_the_look(staged: list[StagedChange], now_ms: int) -> list[str]:
+        found = look(staged, now_ms)
+        with monkeypatch.context() as patch:
+            patch.setattr(CommitLog, "complete", lambda *_: None)
+            load(table, begun)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(retain_module, "orphans", goes_on_after_the_look)
+        assert retain_topic(table).orphans == ()
+    table.log.complete_all(None)
+    assert list(table.log.state().files) == [PATHS.data_file(0, 0, 0)]
+    assert PATHS.data_file(0, 0, 0) in hdfs.files
 
 
 def test_a_retention_leaves_a_load_alone_that_takes_more_than_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,10 +160,10 @@ def test_a_commit_whose_response_was_lost_keeps_its_files() -> None:
     assert table.log.state().files.keys() <= hdfs.files.keys()
 
 
-def load(table: TopicTable) -> None:
+def load(table: TopicTable, begun: Change | None = None) -> None:
     """Commits a row of the hour 0."""
-    change = Change(table, "load")
-    table.hdfs.write(f"{change.staging}/0", b"x")
+    change = begun or Change(table, "load")
+    table.hdfs.write(f"{change.staging}/0", b"x", overwrite=True)
 
     def rebase(now: TableState) -> Manifest:
         file = DataFile(PATHS.data_file(0, now.next_sequence, 0), f"{change.staging}/0", 0, 1, 1, 7)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.warehouse.change import Change, TopicTable
-from headrace.warehouse.commitlog import CommitConflictError, StagedChange
+from headrace.warehouse.commitlog import INCOMPLETE_MAX, CommitConflictError, StagedChange
 from headrace.warehouse.hdfs.client import FileStatus, HdfsClient
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
 from headrace.warehouse.manifest import DataFile, Manifest, TableState
@@ -107,13 +107,32 @@ def _delete_leftovers(table: TopicTable, now_ms: int) -> tuple[list[str], list[s
     paths, hdfs = table.paths, table.hdfs
     staged = table.log.staged_changes()
     dead = [each for each in orphans(staged, now_ms) if not _is_written(hdfs, paths.staged(each), now_ms)]
-    for change_id in dead:
-        hdfs.delete(paths.staged(change_id))
+    dead = [each for each in dead if _delete_uncommitted(table, each)]
     incomplete = {change.change_id for change in staged if change.manifest is not None}
     trash = [each for each in old_trash(hdfs.entries(paths.trash), now_ms) if each not in incomplete]
     for change_id in trash:
         hdfs.delete(paths.trashed(change_id))
     return dead, trash
+
+
+def _delete_uncommitted(table: TopicTable, change_id: str) -> bool:
+    """Deletes a change's staging directory, unless the change was committed since it was listed: a run that
+    was suspended may go on at any moment.
+
+    Once the directory is elsewhere, no commit finds its manifest any more. So what is not committed then
+    never is.
+    """
+    paths, hdfs = table.paths, table.hdfs
+    staged, aside = paths.staged(change_id), paths.trashed(change_id)
+    hdfs.makedirs(paths.trash)
+    if not hdfs.rename(staged, aside):
+        return False  # its run has just ended, or another retention has it
+    recent = table.log.manifests(max(0, table.log.state().next_sequence - INCOMPLETE_MAX))
+    if any(manifest.change_id == change_id for manifest in recent):
+        hdfs.rename(aside, staged)
+        return False
+    hdfs.delete(aside)
+    return True
 
 
 def _is_written(hdfs: HdfsClient, path: str, now_ms: int) -> bool:
