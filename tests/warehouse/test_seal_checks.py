@@ -273,6 +273,26 @@ def test_a_load_that_commits_while_an_hour_is_sealed_is_no_problem_of_its_files(
     assert len(waited) == 2
 
 
+def test_a_compaction_that_takes_a_file_while_it_is_checked_keeps_no_hour_from_its_seal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The task failed, with all hours of its day: "check the path" of a file that nobody had lost."""
+    hdfs, read, others = MemoryHdfs(), MemoryHdfs.read, iter([True])
+    file = load(hdfs)
+    load(hdfs, 40)
+    load(hdfs, 5, HOUR + HOUR_MS)
+
+    def while_a_compaction_runs(self: MemoryHdfs, path: str, **part: Any) -> bytes:
+        if path == file.path and next(others, False):
+            compact(hdfs)
+        return read(self, path, **part)
+
+    monkeypatch.setattr(MemoryHdfs, "read", while_a_compaction_runs)
+    made = seal_in(CommitLog(hdfs, PATHS), {HOUR: {}, HOUR + HOUR_MS: {}})
+    assert {hour_ms: seal.rows for hour_ms, seal in made.items()} == {HOUR: 119, HOUR + HOUR_MS: 5}
+    assert problems(hdfs) == []
+
+
 def test_of_two_runs_that_seal_an_hour_in_the_same_millisecond_each_knows_what_is_stored() -> None:
     hdfs = MemoryHdfs()
     load(hdfs)

@@ -14,7 +14,7 @@ from headrace.warehouse.checksums import read_checksum
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.footers import TRAILER_SIZE_BYTES, FooterError, footer_size, rows_of
 from headrace.warehouse.hdfs.client import HdfsClient
-from headrace.warehouse.hdfs.errors import HdfsDamagedError
+from headrace.warehouse.hdfs.errors import HdfsDamagedError, HdfsMissingError
 from headrace.warehouse.layout import HOUR_MS, hour_name
 from headrace.warehouse.manifest import DataFile, TableState
 
@@ -65,6 +65,8 @@ def _problem_of_file(hdfs: HdfsClient, file: DataFile) -> str:
             return f"{file.path} has {rows} rows, and other bytes than when it was written"
     except (FooterError, HdfsDamagedError) as error:
         return f"{file.path} can't be read: {error}"
+    except HdfsMissingError:
+        return f"{file.path} is missing ({file.rows} rows)"  # a compaction, or somebody, has just taken it
     return ""
 
 
