@@ -17,6 +17,7 @@ from fix_parquet import parquet_of
 from headrace.warehouse import seal as seal_module
 from headrace.warehouse.checksums import checksum_of
 from headrace.warehouse.commitlog import CommitLog
+from headrace.warehouse.hdfs.errors import HdfsDamagedError
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
 from headrace.warehouse.manifest import (
     DataFile,
@@ -291,6 +292,36 @@ def test_a_compaction_that_takes_a_file_while_it_is_checked_keeps_no_hour_from_i
     made = seal_in(CommitLog(hdfs, PATHS), {HOUR: {}, HOUR + HOUR_MS: {}})
     assert {hour_ms: seal.rows for hour_ms, seal in made.items()} == {HOUR: 119, HOUR + HOUR_MS: 5}
     assert problems(hdfs) == []
+
+
+def test_a_seal_and_a_state_of_which_hdfs_lost_a_block_hold_up_no_other_hour(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each load, seal and verification of the table ended there."""
+    hdfs, read = MemoryHdfs(), MemoryHdfs.read
+    load(hdfs)
+    sealed(hdfs, 79)
+    load(hdfs, 40, HOUR + HOUR_MS)
+    state = PATHS.state(0)
+    hdfs.write(state, CommitLog(hdfs, PATHS).state_at(0).to_json())
+    lost = {state, PATHS.seal(HOUR, 1)}
+
+    def from_disk(self: MemoryHdfs, path: str, **part: Any) -> bytes:
+        if path in lost:
+            raise HdfsDamagedError(f"read {path}")
+        return read(self, path, **part)
+
+    monkeypatch.setattr(MemoryHdfs, "read", from_disk)
+    monkeypatch.setattr(seal_module, "HdfsClient", lambda *_, **__: contextlib.nullcontext(hdfs))
+    assert due_hours("http://x", "t", now_ms=5 * HOUR) == [HOUR, HOUR + HOUR_MS]
+    with pytest.raises(NotSealedError, match="Remove it, and the hour is sealed again") as caught:
+        seal_in(CommitLog(hdfs, PATHS), {HOUR: {}, HOUR + HOUR_MS: {}})
+    assert caught.value.sealed.keys() == {HOUR + HOUR_MS}
+    [problem] = problems(hdfs)
+    assert problem.startswith(f"{PATHS.seal(HOUR, 1)} can't be read, no DataNode has a sound replica")
+    lost.add(PATHS.manifest(1))
+    with pytest.raises(ManifestError, match=r"1\.json can't be read, .* restore it from a backup"):
+        CommitLog(hdfs, PATHS).state()
 
 
 def test_of_two_runs_that_seal_an_hour_in_the_same_millisecond_each_knows_what_is_stored() -> None:

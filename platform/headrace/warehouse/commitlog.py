@@ -21,7 +21,7 @@ from typing import Final
 
 from headrace.warehouse import crash
 from headrace.warehouse.hdfs.client import READ_SIZE_MAX_BYTES, HdfsClient
-from headrace.warehouse.hdfs.errors import HdfsError, HdfsMissingError
+from headrace.warehouse.hdfs.errors import LOST, HdfsDamagedError, HdfsError, HdfsMissingError
 from headrace.warehouse.layout import TopicPaths, padded
 from headrace.warehouse.manifest import (
     SUMS,
@@ -137,8 +137,11 @@ class CommitLog:
         where = self.paths.manifest(sequence)
         try:
             return self._read(where)
-        except HdfsMissingError as error:
-            raise ManifestError(f"{where} is missing") from error
+        except (HdfsMissingError, HdfsDamagedError) as error:
+            lost = f"can't be read, {LOST}; restore it from a backup"
+            raise ManifestError(
+                f"{where} {lost if isinstance(error, HdfsDamagedError) else 'is missing'}"
+            ) from error
 
     def _read(self, where: str) -> bytes:
         data = self.hdfs.read(where, length=READ_SIZE_MAX_BYTES)
@@ -292,7 +295,7 @@ class CommitLog:
             where = self.paths.state(sequence)
             try:
                 return TableState.from_json(self._read(where), where)
-            except ManifestError as error:
+            except (ManifestError, HdfsDamagedError) as error:
                 _log.warning("%s; the manifests before it are read instead", error)
         return TableState()
 
@@ -311,8 +314,7 @@ class CommitLog:
         return sorted(states), sorted(manifests)
 
     def _try_commit(self, change_id: str, manifest: Manifest) -> bool:
-        prepared = self._prepared(change_id)
-        target = self.paths.manifest(manifest.sequence)
+        prepared, target = self._prepared(change_id), self.paths.manifest(manifest.sequence)
         data = manifest.to_json()
         if len(data) > MANIFEST_SIZE_MAX_BYTES:
             files, hours = len(manifest.files), len(manifest.hours())

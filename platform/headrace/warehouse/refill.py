@@ -246,7 +246,8 @@ def _letters(table: TopicTable, state: TableState, lineage: Lineage) -> dict[int
         try:
             _add_offsets(found, table.hdfs, file, lineage)
         except (NotParquetError, HdfsMissingError) as error:
-            # No replay can bring its letters either: one of which HDFS lost a block may come back.
+            # No replay can bring its letters either. A file of which HDFS lost a block may come back, and its
+            # letters with it: that error is left to end the refill.
             _log.warning("%s", error)
     return _sorted(found)
 

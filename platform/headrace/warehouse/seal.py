@@ -19,7 +19,7 @@ from headrace.warehouse.checked import check
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.completing import wait_until_complete
 from headrace.warehouse.hdfs.client import HdfsClient
-from headrace.warehouse.hdfs.errors import HdfsError
+from headrace.warehouse.hdfs.errors import LOST, HdfsDamagedError, HdfsError
 from headrace.warehouse.layout import HOUR_MS, TopicPaths, hour_name, parse_hour
 from headrace.warehouse.manifest import ManifestError, TableState, parsed, reading
 from headrace.warehouse.options import DEFAULT_ROOT
@@ -216,7 +216,7 @@ def seals(
     def read(hour_ms: int) -> Seal | None:
         for _, where in sorted(found[hour_ms], reverse=True):
             try:
-                seal = Seal.from_json(hdfs.read(where), where)
+                seal = read_seal(hdfs, where)
             except ManifestError as error:
                 if problems is None:
                     raise
@@ -230,6 +230,17 @@ def seals(
     with ThreadPoolExecutor(SEALS_AT_ONCE, thread_name_prefix="seals") as pool:
         read_seals = zip(hours, pool.map(read, hours), strict=True)
         return {hour_ms: seal for hour_ms, seal in read_seals if seal is not None}
+
+
+def read_seal(hdfs: HdfsClient, where: str) -> Seal:
+    """Raises `ManifestError` for one that is not the seal that was written, and `HdfsError`."""
+    try:
+        data = hdfs.read(where)
+    except HdfsDamagedError as error:
+        raise ManifestError(
+            f"{where} can't be read, {LOST}. Remove it, and the hour is sealed again"
+        ) from error
+    return Seal.from_json(data, where)
 
 
 def due_hours(

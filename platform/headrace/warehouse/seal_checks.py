@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import TopicPaths, hour_name
 from headrace.warehouse.manifest import Manifest, ManifestError, TableState
-from headrace.warehouse.seal import SEALS_AT_ONCE, Seal, seal_files, sealed_to
+from headrace.warehouse.seal import SEALS_AT_ONCE, Seal, read_seal, seal_files, sealed_to
 from headrace.warehouse.sealed_rows import may_be_forgotten, rows_proven
 
 _COUNTING: Final = ("load", "replay", "refill")
@@ -74,7 +74,7 @@ def problems_of_seals(
 
 def _read(hdfs: HdfsClient, where: str) -> Seal | str:
     try:
-        return Seal.from_json(hdfs.read(where), where)
+        return read_seal(hdfs, where)
     except ManifestError as error:
         return str(error)
 

@@ -7,7 +7,7 @@ that fits, and nobody could tell any more.
 from headrace.warehouse.change import TopicTable
 from headrace.warehouse.checksums import read_checksum
 from headrace.warehouse.counting import NotParquetError, count_file
-from headrace.warehouse.hdfs.errors import HdfsDamagedError
+from headrace.warehouse.hdfs.errors import LOST, HdfsDamagedError
 from headrace.warehouse.layout import hour_name
 from headrace.warehouse.manifest import DataFile, TableState
 
@@ -48,5 +48,5 @@ def problem_of_file(table: TopicTable, file: DataFile) -> str:
     except NotParquetError as error:
         return str(error)
     except HdfsDamagedError:
-        return "can't be read: no DataNode has a sound replica of one of its blocks"
+        return f"can't be read: {LOST}"
     return ""

@@ -61,10 +61,8 @@ _SAFE_MODE: Final = (
 )
 _CHOWN: Final = "give this user the directory (`hdfs dfs -chown`), or run as its owner"
 _BLOCKS_UNREACHABLE: Final = "the DataNode that holds the blocks is down; start it, then repeat"
-DAMAGED: Final = (
-    "no DataNode has a sound replica of one of its blocks; bring its disk back, or repair the hour "
-    "(`headrace audit repair`)"
-)
+LOST: Final = "no DataNode has a sound replica of one of its blocks"
+DAMAGED: Final = f"{LOST}; bring its disk back, or repair the hour (`headrace audit repair`)"
 _NOTHING_LISTENS: Final = "nothing listens there; start HDFS or fix the address, then repeat"
 _RAISED: Final = re.compile(r"headrace\.warehouse\.hdfs\.errors\.(\w+): ([^\n]+)")
 _SIGNS: Final[tuple[tuple[str, type[HdfsError], str], ...]] = (
