@@ -68,6 +68,42 @@ def test_a_run_that_goes_on_and_commits_while_a_retention_takes_it_for_dead_keep
     assert PATHS.data_file(0, 0, 0) in hdfs.files
 
 
+def test_what_a_killed_retention_took_of_a_run_that_committed_comes_back() -> None:
+    hdfs = MemoryHdfs()
+    table = TopicTable("t", WAREHOUSE, hdfs, clock_ms=lambda: NOW_MS)
+    begun = Change(table, "load")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CommitLog, "complete", lambda *_: None)
+        load(table, begun)
+    assert hdfs.rename(begun.staging, PATHS.staged(f"{retain_module.ASIDE}{begun.change_id}"))
+    assert retain_topic(table).orphans == ()
+    table.log.complete_all(None)
+    assert table.log.state().files.keys() <= hdfs.files.keys()
+    assert table.log.staged_changes() == []
+
+
+def test_a_retention_makes_room_where_a_quota_allows_no_more_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asked for the NameNode's time by a directory, which was refused, and deleted nothing."""
+    hdfs = MemoryHdfs()
+    table = TopicTable("t", WAREHOUSE, hdfs, clock_ms=lambda: NOW_MS)
+    load(table)
+    for age_h in (10, 30):
+        hdfs.write(f"{PATHS.trashed(f'compact-{age_h}')}/0.parquet", b"x")
+    entries = MemoryHdfs.entries
+
+    def no_more_names(*_: object) -> int:
+        raise HdfsFullError("the quota is exhausted")
+
+    def as_hdfs_says(self: MemoryHdfs, path: str) -> list[FileStatus]:
+        found = [(each, each.name.partition("compact-")[2]) for each in entries(self, path)]
+        # The last change was three hours ago.
+        return [each._replace(modified_ms=NOW_MS - int(age or 3) * HOUR_MS) for each, age in found]
+
+    monkeypatch.setattr(MemoryHdfs, "now_ms", no_more_names)
+    monkeypatch.setattr(MemoryHdfs, "entries", as_hdfs_says)
+    assert retain_topic(table).trash == ("compact-30",)
+
+
 def test_a_retention_leaves_a_load_alone_that_takes_more_than_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tasks write below the directory, which stays as old as the load: each try was deleted."""
     hdfs = MemoryHdfs()

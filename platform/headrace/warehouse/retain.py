@@ -14,6 +14,7 @@ from typing import Final
 from headrace.warehouse.change import Change, TopicTable
 from headrace.warehouse.commitlog import INCOMPLETE_MAX, CommitConflictError, StagedChange
 from headrace.warehouse.hdfs.client import FileStatus, HdfsClient
+from headrace.warehouse.hdfs.errors import HdfsFullError
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
 from headrace.warehouse.manifest import DataFile, Manifest, TableState
 
@@ -24,6 +25,8 @@ APART_MS: Final = 60_000
 ORPHAN_AGE_MS: Final = 24 * HOUR_MS
 """A staging directory without a manifest that has not changed for so long belongs to a dead run."""
 TRASH_AGE_MS: Final = 24 * HOUR_MS
+ASIDE: Final = "orphan-"
+"""Before the id of a change, the name of its staging directory while it is deleted."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,11 @@ def _agreed_ms(table: TopicTable) -> int:
     own_ms = table.clock_ms()
     if not table.hdfs.entries(table.paths.base):
         return own_ms  # there is no table, and none is made
-    named_ms = table.hdfs.now_ms(table.paths.staged(f"clock-{uuid.uuid4().hex}"))
+    try:
+        named_ms = table.hdfs.now_ms(table.paths.staged(f"clock-{uuid.uuid4().hex}"))
+    except HdfsFullError:
+        # A quota of names is used up: the NameNode's time is not before that of the last change.
+        return min(own_ms, max((each.modified_ms for each in table.hdfs.entries(table.paths.log)), default=0))
     if own_ms > named_ms + APART_MS:
         _log.warning(
             "%s: this host's clock is %.1f h ahead of the NameNode's; hours expire by the one that is "
@@ -119,16 +126,17 @@ def _delete_uncommitted(table: TopicTable, change_id: str) -> bool:
     """Deletes a change's staging directory, unless the change was committed since it was listed: a run that
     was suspended may go on at any moment.
 
-    Once the directory is elsewhere, no commit finds its manifest any more. So what is not committed then
+    Once the directory has another name, no commit finds its manifest any more. So what is not committed then
     never is.
     """
     paths, hdfs = table.paths, table.hdfs
-    staged, aside = paths.staged(change_id), paths.trashed(change_id)
-    hdfs.makedirs(paths.trash)
-    if not hdfs.rename(staged, aside):
+    own_id = change_id.removeprefix(ASIDE)
+    staged, aside = paths.staged(own_id), paths.staged(f"{ASIDE}{own_id}")
+    # One that is there already is of a retention that was killed.
+    if change_id == own_id and not hdfs.rename(staged, aside):
         return False  # its run has just ended, or another retention has it
     recent = table.log.manifests(max(0, table.log.state().next_sequence - INCOMPLETE_MAX))
-    if any(manifest.change_id == change_id for manifest in recent):
+    if any(manifest.change_id == own_id for manifest in recent):
         hdfs.rename(aside, staged)
         return False
     hdfs.delete(aside)
