@@ -12,6 +12,7 @@ from fix_hdfs import HdfsProcess, hdfs_process
 from headrace.process.clock import now_ms
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.errors import (
+    HdfsDamagedError,
     HdfsError,
     HdfsExistsError,
     HdfsFullError,
@@ -186,6 +187,37 @@ def test_a_block_without_a_datanode(
                 else:
                     with pytest.raises(kind):
                         patient.write("/x", b"x")
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class WithoutReplicas(JustConnected):
+    """A NameNode that knows a file, and none of its blocks' replicas."""
+
+    live = 1
+
+    def do_GET(self) -> None:
+        if "/jmx" in self.path:
+            bean = {"FSState": "Operational", "NumLiveDataNodes": self.live}
+            self._answer(200, {"beans": [{**bean, "CapacityTotal": 9, "CapacityRemaining": 9}]})
+            return
+        message = "No active and not excluded nodes contain this block"
+        self._answer(403, {"RemoteException": {"exception": "IOException", "message": message}})
+
+
+@pytest.mark.parametrize(("live", "kind"), [(1, HdfsDamagedError), (0, HdfsUnreachableError)])
+def test_blocks_without_replicas_are_lost_only_if_datanodes_are_there(
+    live: int, kind: type[HdfsError]
+) -> None:
+    handler = type("Handler", (WithoutReplicas,), {"live": live})
+    with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}"
+            with HdfsClient(url, patience_s=0) as client, pytest.raises(kind):
+                client.read("/x")
         finally:
             server.shutdown()
             thread.join()
