@@ -90,7 +90,7 @@ def test_an_old_data_directory_is_refused(tmp_path: Path) -> None:
         directory.claim(7)
         made = directory.directory_id
     fields = {"broker_id": 7, "log_format": LOG_FORMAT}
-    assert json.loads(owner.read_text()) == fields | {"directory_id": made, "age": 0}
+    assert json.loads(owner.read_text()) == fields | {"directory_id": made, "age": 0, "noted_age": 0}
     with LogDirectory(tmp_path) as directory:
         directory.claim(7)
         assert directory.directory_id == made, "as long as it is the same disk"
