@@ -27,7 +27,10 @@ ALLOW_DATA_LOSS: Final = Attribute(
     default=False,
     description="Whether it may be deleted or replaced while it holds data. The last applied value counts.",
 )
-_REMEDY: Final = "To delete it anyway, set allow_data_loss = true and apply that first."
+_REMEDY: Final = (
+    "To delete it anyway, set allow_data_loss = true and apply that first. If Terraform replaces it because "
+    "it is tainted, `terraform untaint` keeps it; without that no value can be applied first."
+)
 
 _OWN_SUBJECTS: Final = ("headrace.audit.", "headrace-drill-")
 

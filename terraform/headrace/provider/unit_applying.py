@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 WAIT_SLICE_S: Final = 1.0
 
 
-def check_name_free(kind: UnitKind, call: ResourceCall, client: AgentClient, planned: Values) -> None:
-    """Raises `ResourceError` if the host has another unit of this name; warns if it has this very unit."""
+def is_adopted(kind: UnitKind, call: ResourceCall, client: AgentClient, planned: Values) -> bool:
+    """Whether the host has this very unit already, which it warns of. Raises `ResourceError` if it has
+    another one of this name."""
     name = planned["name"]
     try:
         outcome = client.put(name, kind.configuration(planned), dry_run=True).outcome
         if outcome == "created":
-            return
+            return False
         if outcome == "changed":
             # The same configuration may be `changed`, too: when the unit has drift.
             report = client.unit(name)
@@ -35,6 +36,7 @@ def check_name_free(kind: UnitKind, call: ResourceCall, client: AgentClient, pla
     except AgentRefusedError as error:
         raise ResourceError(*refused(kind, error, planned)) from error
     call.problems.append(adopted(planned))
+    return True
 
 
 def put_unit(

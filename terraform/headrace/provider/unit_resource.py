@@ -15,7 +15,7 @@ from headrace.provider.holdings import ALLOW_DATA_LOSS, Holdings
 from headrace.provider.planning import ResourceChange, ResourcePlan
 from headrace.provider.problems import INTERRUPTED, Problem, ResourceError
 from headrace.provider.resource import Resource, ResourceCall
-from headrace.provider.unit_applying import applied, check_name_free, put_unit, reported
+from headrace.provider.unit_applying import applied, is_adopted, put_unit, reported
 from headrace.provider.unit_kind import UnitKind
 from headrace.provider.unit_planning import plan_unit
 from headrace.provider.unit_problems import is_unreachable, left_behind, unreachable
@@ -59,8 +59,14 @@ class UnitResource(Resource):
 
     def create(self, call: ResourceCall, planned: Values) -> Values:
         client = self._client(planned)
-        check_name_free(self.kind, call, client, planned)
-        return self._put(call, client, planned, None)
+        was_there = is_adopted(self.kind, call, client, planned)
+        try:
+            return self._put(call, client, planned, None)
+        except ResourceError as error:
+            if not was_there:
+                raise
+            # In no state: Terraform would destroy it, and this apply has not made it. The next one adopts it.
+            raise ResourceError(*error.problems) from error
 
     def update(self, call: ResourceCall, prior: Values, planned: Values) -> Values:
         try:
