@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import httpx
 
+from headrace.agent.answers import report_in, understood, whole
 from headrace.agent.errors import AgentRefusedError, AgentUnreachableError, Conflict
 from headrace.agent.report import ChangeOutcome, UnitReport
 
@@ -86,19 +87,22 @@ class AgentClient:
             if not names:
                 return []
             params["name"] = list(names)
-        return [_report(row) for row in self._json("GET", "/v1/units", params=params)["units"]]
+        answer = self._json("GET", "/v1/units", params=params)
+        with understood("its list of units"):
+            return [report_in(row) for row in answer["units"]]
 
     def unit(self, name: str, *, wait_s: float = 0.0) -> UnitReport:
         """Reports a unit; with `wait_s`, once it is ready. Refused with `not_ready` after that time."""
-        return _report(self._json("GET", _unit(name), params={"wait_s": wait_s}, wait_s=wait_s))
+        return report_in(self._json("GET", _unit(name), params={"wait_s": wait_s}, wait_s=wait_s))
 
     def put(
         self, name: str, configuration: Mapping[str, Any], *, wait_s: float = 0.0, dry_run: bool = False
     ) -> Put:
         """Makes the host run the unit with this configuration."""
         params = {"wait_s": wait_s, "dry_run": dry_run, "made_by": self.made_by}
-        response = self._json("PUT", _unit(name), params=params, wait_s=wait_s, json=dict(configuration))
-        return Put(ChangeOutcome(response["outcome"]), None if dry_run else _report(response["unit"]))
+        answer = self._json("PUT", _unit(name), params=params, wait_s=wait_s, json=dict(configuration))
+        with understood("its answer to a unit"):
+            return Put(ChangeOutcome(answer["outcome"]), None if dry_run else report_in(answer["unit"]))
 
     def delete(self, name: str) -> bool:
         """Stops and forgets a unit; False if there is none of this name."""
@@ -106,19 +110,21 @@ class AgentClient:
 
     def restart(self, name: str, *, wait_s: float = 0.0) -> UnitReport:
         """Restarts one unit by its current definition."""
-        response = self._json("POST", f"{_unit(name)}/restart", params={"wait_s": wait_s}, wait_s=wait_s)
-        return _report(response["unit"])
+        answer = self._json("POST", f"{_unit(name)}/restart", params={"wait_s": wait_s}, wait_s=wait_s)
+        with understood("its answer to a restart"):
+            return report_in(answer["unit"])
 
     def roll(self, names: Sequence[str], *, wait_s: float = 60.0) -> list[UnitReport]:
         """Restarts units one after another, each once the one before is ready again, within `wait_s`."""
-        response = self._json(
+        answer = self._json(
             "POST",
             "/v1/restart",
             params={"wait_s": wait_s},
             json={"units": list(names)},
             wait_s=(wait_s + REQUEST_TIMEOUT_S) * len(names),
         )
-        return [_report(row) for row in response["units"]]
+        with understood("its answer to a restart"):
+            return [report_in(row) for row in answer["units"]]
 
     def log(self, name: str, *, lines: int = 100) -> str:
         """The last lines of a unit's log."""
@@ -126,17 +132,21 @@ class AgentClient:
 
     def data(self, name: str) -> DataFolder:
         """The folder of a unit's data, and its size on disk."""
-        response = self._json("GET", f"{_unit(name)}/data")
-        return DataFolder(response["directory"], int(response["size_bytes"]))
+        answer = self._json("GET", f"{_unit(name)}/data")
+        with understood("its report of a folder"):
+            return DataFolder(answer["directory"], int(answer["size_bytes"]))
 
     def load(self, topic: str) -> dict[str, Any]:
         """How this host's Airflow loads the topic. Refused with `load_unknown` if it does not."""
-        return dict(self._json("GET", _load(topic))["load"])
+        answer = self._json("GET", _load(topic))
+        with understood("its report of a load"):
+            return dict(answer["load"])
 
     def put_load(self, topic: str, load: Mapping[str, Any], *, dry_run: bool = False) -> ChangeOutcome:
         """Makes this host's Airflow load the topic."""
-        response = self._json("PUT", _load(topic), params={"dry_run": dry_run}, json=dict(load))
-        return ChangeOutcome(response["outcome"])
+        answer = self._json("PUT", _load(topic), params={"dry_run": dry_run}, json=dict(load))
+        with understood("its answer to a load"):
+            return ChangeOutcome(answer["outcome"])
 
     def delete_load(self, topic: str) -> bool:
         """Makes this host's Airflow stop loading the topic; False if it was not loaded."""
@@ -159,7 +169,7 @@ class AgentClient:
         response = self._request(method, path, **options)
         try:
             data = response.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             data = None
         if not isinstance(data, dict):
             raise AgentUnreachableError(f"not an agent at {self.url}: it answered {response.text[:80]!r}")
@@ -176,7 +186,8 @@ class AgentClient:
     ) -> httpx.Response:
         timeout = httpx.Timeout(answer_max_s + wait_s, connect=min(CONNECT_TIMEOUT_S, answer_max_s))
         try:
-            response = self._http.request(method, path, timeout=timeout, **options)
+            with self._http.stream(method, path, timeout=timeout, **options) as streamed:
+                response = whole(streamed, self.url, answer_max_s + wait_s)
         except httpx.HTTPError as error:
             raise AgentUnreachableError(f"the agent at {self.url} does not answer: {error}") from error
         if response.is_error:
@@ -205,20 +216,11 @@ def _load(topic: str) -> str:
     return f"/v1/loads/{quote(topic, safe='')}"
 
 
-def _report(data: Mapping[str, Any]) -> UnitReport:
-    try:
-        return UnitReport.from_json(data)
-    except (KeyError, TypeError, ValueError) as error:
-        raise AgentUnreachableError(
-            f"the agent is of another version: its report of a unit lacks {error}"
-        ) from error
-
-
 def _refusal(response: httpx.Response, url: str) -> AgentRefusedError:
     try:
         data = response.json()
         code, message = str(data["error"]), str(data["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         data, code = {}, "unknown"
         message = f"not an agent at {url}: it answered {response.status_code}, {response.text[:80]!r}"
     return AgentRefusedError(message, response.status_code, code, data)
