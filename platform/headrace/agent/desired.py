@@ -6,6 +6,7 @@ Owns `<home>/agent/units/<name>.json`. `keeper` applies it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -52,10 +53,11 @@ class DesiredState:
             data: dict[str, Any] = json.loads(path.read_bytes())
             if data["format"] != FORMAT:
                 raise ValueError(f"it has format {data['format']}, and this agent knows {FORMAT}")
-            # Files of earlier versions have no `made_by`.
+            # Files of earlier versions have neither `name` nor `made_by`.
+            _check_name(name, data.get("name", name))
             made_by = str(data.get("made_by", ""))
             return DesiredUnit(self._parse(name, data["configuration"]), bool(data["is_applied"]), made_by)
-        except (OSError, ValueError, KeyError, TypeError, BadRequestError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, BadRequestError) as error:
             raise AgentStateError(
                 f"the agent cannot read {path}: {error}. Fix the file, or delete it and put the unit again"
             ) from error
@@ -64,6 +66,7 @@ class DesiredState:
         """Writes one unit, durably: a crash, of the machine, too, leaves the old file or the new one."""
         data = {
             "format": FORMAT,
+            "name": name,
             "is_applied": desired.is_applied,
             "made_by": desired.made_by,
             "configuration": desired.configuration.model_dump(mode="json"),
@@ -74,6 +77,17 @@ class DesiredState:
     def remove(self, name: str) -> None:
         """Removes one unit, durably; it need not exist."""
         remove_durably(self.directory / f"{name}.json")
+
+
+def _check_name(name: str, written_as: object) -> None:
+    """Raises `ValueError` for a file that a hand has copied or renamed: it would be another unit, with the
+    addresses, the data and the broker's id of the first."""
+    from headrace.agent.configuration import NAME_PATTERN
+
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise ValueError(f"{name!r} is a name that no unit can have: move the file out of its folder")
+    if written_as != name:
+        raise ValueError(f"it is the file of unit {written_as}: move it out of its folder, or rename it back")
 
 
 def unit_names(directory: Path) -> list[str]:
@@ -90,7 +104,7 @@ def brokers_made_by(maker: str, directory: Path) -> dict[str, str]:
             configuration = data["configuration"]
             if data["made_by"] == maker and configuration["kind"] == "broker":
                 found[path.stem] = str(configuration["listen"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
     return found
 

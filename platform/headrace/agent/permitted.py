@@ -54,9 +54,15 @@ def permit(file: Path, configurations: Iterable[Configuration]) -> None:
 
 def _added(file: Path) -> tuple[Path, ...]:
     try:
-        return tuple(Path(line) for line in file.read_text().splitlines() if line.startswith("/"))
+        # A line that a disk has damaged permits nothing, and keeps none of the others from counting.
+        text = file.read_text(encoding="utf-8", errors="surrogateescape")
     except FileNotFoundError:
         return ()
+    return tuple(Path(line) for line in text.splitlines() if line.startswith("/") and _is_text(line))
+
+
+def _is_text(line: str) -> bool:
+    return not any("\ud800" <= each <= "\udfff" for each in line)
 
 
 _WAY_OUT = "start the agent with --allow-path FOLDER to permit another folder"
