@@ -31,3 +31,15 @@ def test_a_damaged_load_is_named_and_can_be_put_again_or_deleted(tmp_path: Path,
         loads.delete("page-view")
     with pytest.raises(LoadUnknownError, match="is not a topic name"):
         loads.delete("../agent/token")
+
+
+def test_a_file_that_is_no_load_and_a_load_that_goes_meanwhile_keep_no_other_from_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads = LoadStore(tmp_path)
+    for topic in ("clicks", "page-view"):
+        loads.put(topic, LOAD)
+    (tmp_path / "page-view (copy).json").write_bytes((tmp_path / "page-view.json").read_bytes())
+    assert loads.topics() == ["clicks", "page-view"]
+    monkeypatch.setattr(loads, "topics", lambda: ["clicks", "gone", "page-view"])
+    assert list(loads.all()) == ["clicks", "page-view"]

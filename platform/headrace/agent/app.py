@@ -313,7 +313,7 @@ def _add_rolling(app: FastAPI, keeper: Keeper) -> None:
 def _add_loads(app: FastAPI, loads: LoadStore) -> None:
     @app.get("/v1/loads")
     def list_loads() -> dict[str, Any]:
-        return {"loads": {topic: loads.load(topic) for topic in loads.topics()}}
+        return {"loads": loads.all()}
 
     @app.get("/v1/loads/{topic}")
     def get_load(topic: str) -> dict[str, Any]:

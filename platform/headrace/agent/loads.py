@@ -5,6 +5,7 @@ Owns `<home>/loads/<topic>.json`. `warehouse.schedule` checks a load, here and i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Mapping
@@ -47,7 +48,17 @@ class LoadStore:
         self._lock = threading.Lock()
 
     def topics(self) -> list[str]:
-        return sorted(path.stem for path in self.directory.glob("*.json"))
+        """The topics that have a load; a file at another name, such as a copy, is none."""
+        names = sorted(path.stem for path in self.directory.glob("*.json"))
+        return [name for name in names if TOPIC_PATTERN.fullmatch(name)]
+
+    def all(self) -> dict[str, dict[str, Any]]:
+        """The loads of all topics; any of them may be deleted meanwhile. Raises `AgentStateError`."""
+        found = {}
+        for topic in self.topics():
+            with contextlib.suppress(LoadUnknownError):
+                found[topic] = self.load(topic)
+        return found
 
     def load(self, topic: str) -> dict[str, Any]:
         """The load of a topic, with every field. Raises `LoadUnknownError`, and `AgentStateError` for a file
