@@ -4,6 +4,8 @@ the agent names them, and none of them becomes a unit.
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -51,3 +53,20 @@ def test_permitted_paths_that_are_damaged_permit_the_others(tmp_path: Path) -> N
         permitted.check("one", other)
     permit(file, [other])
     assert file.read_text() == "/srv/data\n/srv/other\n"
+
+
+def test_units_that_cannot_be_listed_are_not_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restore by root: the agent stopped everything that ran, as units it did not have."""
+    state = DesiredState(tmp_path / "units", parse_configuration)
+    assert state.load() == {}
+    state.write("one", DesiredUnit(parse_configuration("one", BROKER), is_applied=True))
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(AgentStateError, match=r"cannot read .*units: Permission denied"):
+        state.load()

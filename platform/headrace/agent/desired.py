@@ -40,10 +40,13 @@ class DesiredState:
         self._parse = parse
 
     def load(self) -> dict[str, DesiredUnit]:
-        """Reads all units. Raises `AgentStateError` for a file that cannot be read."""
-        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for unfinished in self.directory.glob(f"*{NEW}"):
-            unfinished.unlink()
+        """Reads all units. Raises `AgentStateError` for a file, or a folder, that cannot be read."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for unfinished in self.directory.glob(f"*{NEW}"):
+                unfinished.unlink()
+        except OSError as error:
+            raise _unreadable(self.directory, error) from error
         return {name: self.read(name) for name in unit_names(self.directory)}
 
     def read(self, name: str) -> DesiredUnit:
@@ -91,8 +94,22 @@ def _check_name(name: str, written_as: object) -> None:
 
 
 def unit_names(directory: Path) -> list[str]:
-    """The names of the units in a folder of desired units."""
-    return sorted(path.stem for path in directory.glob("*.json"))
+    """The names of the units in a folder of desired units. Raises `AgentStateError`: a folder that cannot be
+    read is not one without units, whose processes would be stopped."""
+    try:
+        files = [path.name for path in directory.iterdir()]  # `glob` finds nothing in such a folder
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise _unreadable(directory, error) from error
+    return sorted(name.removesuffix(".json") for name in files if name.endswith(".json"))
+
+
+def _unreadable(directory: Path, error: OSError) -> AgentStateError:
+    return AgentStateError(
+        f"the agent cannot read {directory}: {error.strerror}. Give that folder, and what is in it, to "
+        "the user as whom the agent runs"
+    )
 
 
 def brokers_made_by(maker: str, directory: Path) -> dict[str, str]:
