@@ -1,5 +1,7 @@
 """topics.yaml: the plans of a valid file, and the errors of an invalid one."""
 
+import errno
+import os
 from datetime import timedelta
 from pathlib import Path
 
@@ -154,6 +156,22 @@ def test_a_load_that_cannot_be_read_keeps_no_other_topic_from_its_dags(tmp_path:
     with pytest.raises(TopicsFileError, match=problem):
         check_loads(home)
     check_loads({})
+
+
+def test_loads_that_cannot_be_listed_are_not_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restore by root: all their DAGs were gone, or those of the file loaded to another output."""
+    (tmp_path / "loads").mkdir()
+    (tmp_path / "loads" / "orders.json").write_text('{"owner": "b"}')
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(TopicsFileError, match=r"loads cannot be read: .*Permission denied"):
+        read_loads({"HEADRACE_HOME": str(tmp_path)})
 
 
 def test_declarations_of_producers_are_no_part_of_a_load(tmp_path: Path) -> None:

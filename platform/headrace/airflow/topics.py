@@ -52,16 +52,26 @@ class StoredLoads(NamedTuple):
 def read_loads(environment: Mapping[str, str] = os.environ) -> StoredLoads:
     """Returns the schedules stored by the agent that runs this Airflow; none if no agent does.
 
-    One that cannot be read keeps no other topic from its DAGs: see `check_loads`.
+    One that cannot be read keeps no other topic from its DAGs: see `check_loads`. Raises `TopicsFileError` if
+    it is not known which there are.
     """
     home = environment.get(HOME_VARIABLE)
     schedules, problems = [], {}
-    for path in sorted((Path(home) / LOADS_FOLDER).glob("*.json")) if home else ():
+    for path in _files_in(Path(home) / LOADS_FOLDER) if home else ():
         try:
             schedules.append(_read_load(path))
         except TopicsFileError as error:
             problems[path.stem] = str(error)
     return StoredLoads(tuple(schedules), problems)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix == ".json")  # `glob` hides errors
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise TopicsFileError(f"{folder} cannot be read: {error}") from error
 
 
 def check_loads(environment: Mapping[str, str] = os.environ) -> None:
