@@ -68,6 +68,13 @@ topics:
         ("topics: {1: {owner: b}}", "1 is not a name; quote it"),
         ("topics: {'a/b': {owner: b}}", "topic a/b: not a valid topic name"),
         ("topics: {'..': {owner: b}}", "topic ..: not a valid topic name"),
+        ("topics: {a: {owner: 5}}", "topic a: owner is missing"),
+        (f"topics: {{a: {{owner: {'b' * 201}}}}}", "is not a contact of at most 200 printable characters"),
+        ('topics: {a: {owner: "b\\0"}}', "is not a contact of at most 200 printable characters"),
+        (f"topics: {{a: {{owner: b, schedule: '{'1,' * 180}1 * * * *'}}}}", "of at most 180 characters"),
+        ("topics: {a: {owner: b, output: /dätä}}", "printable characters of ASCII"),
+        ('topics: {a: {owner: b, output: "/a\\0b"}}', "printable characters of ASCII"),
+        (f"topics: {{a: {{owner: b, output: /{'a' * 1000}}}}}", "of at most 1000 printable characters"),
         ("topics: {a: {owner: b, schedule: soon}}", "schedule 'soon' is not a cron expression"),
         (
             "topics: {a: {owner: b, schedule: '0 0 30 2 *'}}",

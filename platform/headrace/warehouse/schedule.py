@@ -30,6 +30,13 @@ from headrace.process.yaml_text import shown
 # Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic), within Airflow's bound for ids.
 TOPIC_PATTERN: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 RETRIES_MAX: Final = 20
+# What Airflow's database can hold. One load beyond would take the DAGs of all topics along: they are written
+# together.
+OWNER_MAX_CHARS: Final = 200
+CRON_MAX_CHARS: Final = 180
+"""Airflow stores its description in words, too, in 1,000 characters."""
+OUTPUT_MAX_CHARS: Final = 1_000
+"""It is a part of the URIs of assets, which are ASCII and have at most 1,500 characters."""
 DURATION_MAX: Final = timedelta(days=3660)
 RETENTION_MIN: Final = timedelta(hours=1)
 """`6m` are minutes: whoever means months would have every hour deleted before it is sealed."""
@@ -70,11 +77,15 @@ def _written_duration(duration: timedelta) -> str:
     return f"{seconds // _UNITS_S[unit]}{unit}"
 
 
+def _is_owner(text: str) -> bool:
+    return bool(text.strip()) and len(text) <= OWNER_MAX_CHARS and text.isprintable()
+
+
 def _is_cron(text: str) -> bool:
     # Imported here because Terraform's provider starts often and rarely needs it. Airflow uses it, too.
     from croniter import CroniterBadDateError, croniter
 
-    if not croniter.is_valid(text):
+    if len(text) > CRON_MAX_CHARS or not croniter.is_valid(text):
         return False
     try:
         croniter(text).get_next()
@@ -84,7 +95,8 @@ def _is_cron(text: str) -> bool:
 
 
 def _is_directory(path: str) -> bool:
-    return path.startswith("/") and ".." not in path.split("/")
+    is_text = len(path) <= OUTPUT_MAX_CHARS and path.isascii() and path.isprintable()
+    return is_text and path.startswith("/") and ".." not in path.split("/")
 
 
 def _must(hold: Callable[[str], object]) -> AfterValidator:
@@ -113,7 +125,7 @@ class LoadSchedule:
     """
 
     topic: str
-    owner: Annotated[StrictStr, _must(str.strip)]
+    owner: Annotated[StrictStr, _must(_is_owner)]
     schedule: Annotated[StrictStr, _must(_is_cron)] | None = "*/10 * * * *"
     output: Annotated[StrictStr, _must(_is_directory)] = "/data"
     completeness: Annotated[StrictFloat, Field(gt=0, le=1)] = 1.0
@@ -127,8 +139,11 @@ class LoadSchedule:
 
 _EXPECTED_DURATION: Final = f"a duration such as 30s, 10m, 6h or 90d, up to {DURATION_MAX.days}d"
 _EXPECTED: Final = {
-    "schedule": "a cron expression such as '*/10 * * * *', or null for loads by hand",
-    "output": "an absolute HDFS directory such as /data",
+    "owner": f"a contact of at most {OWNER_MAX_CHARS} printable characters",
+    "schedule": f"a cron expression such as '*/10 * * * *', of at most {CRON_MAX_CHARS} characters, or null "
+    "for loads by hand",
+    "output": f"an absolute HDFS directory such as /data, of at most {OUTPUT_MAX_CHARS} printable characters "
+    "of ASCII",
     "completeness": "a share above 0 and up to 1.0 (every event)",
     "retention": f"an age of 1h at least, such as 36h or 90d, up to {DURATION_MAX.days}d (m: minutes); null "
     "keeps all hours",
@@ -171,7 +186,7 @@ def parse_schedule(topic: str, values: Mapping[str, Any]) -> LoadSchedule:
 
 
 def _wrong(name: str, value: object) -> LoadScheduleError:
-    if name == "owner":
+    if name == "owner" and not (isinstance(value, str) and value.strip()):
         return LoadScheduleError(name, "owner is missing; name a contact for this topic")
     expected = _EXPECTED.get(name, _EXPECTED_DURATION)
     return LoadScheduleError(name, f"{name} {shown(value)} is not {expected}")
