@@ -8,11 +8,12 @@ from typing import Any
 from airflow.sdk import DAG, CronTriggerTimetable
 
 from headrace.airflow.operators import WarehouseJobOperator
-from headrace.airflow.topic_dags import SPARK_POOL
+from headrace.airflow.topic_dags import SPARK_POOL, owners_of_tasks
 from headrace.airflow.topics import read_all
 from headrace.warehouse.schedule import LoadSchedule
 
 SCHEDULES = read_all(Path(__file__).with_name("topics.yaml"))
+OWNERS = owners_of_tasks(SCHEDULES)
 HOUR = timedelta(hours=1)
 
 
@@ -40,7 +41,7 @@ def regularly(
                 topics=[schedule.topic],
                 root=schedule.output,
                 arguments=arguments(schedule),
-                owner=schedule.owner,
+                owner=OWNERS[schedule.topic],
                 retries=schedule.retries,
                 retry_delay=schedule.retry_delay,
                 **task_options,

@@ -23,6 +23,9 @@ from headrace.warehouse.schedule import LoadSchedule
 SEAL_SCHEDULE: Final = "5 * * * *"
 TAG_MAX_CHARS: Final = 100
 """Airflow's bound. A topic's name may be longer."""
+OWNERS_MAX_CHARS: Final = 2_000
+"""Airflow's bound of a DAG's owners, which are those of all its tasks, beside each other."""
+OTHER_OWNERS: Final = "others"
 _TIME: Final = {"type": ["null", "string"], "format": "date-time"}
 
 # A load ends before the first record of that time or later. So only backfills end at their interval's end: a
@@ -39,6 +42,21 @@ def load_id(topic: str) -> str:
 
 def seal_id(topic: str) -> str:
     return f"seal-{topic}"
+
+
+def owners_of_tasks(schedules: Iterable[LoadSchedule]) -> dict[str, str]:
+    """Returns the owner of each topic's task in a DAG of all topics: its own for as many owners as a DAG may
+    have, `OTHER_OWNERS` for the others. With more, PostgreSQL refuses the DAG, and all others of its file.
+    """
+    shown, left_chars = {OTHER_OWNERS}, OWNERS_MAX_CHARS - len(OTHER_OWNERS)
+    owners = {}
+    for schedule in schedules:
+        cost_chars = 0 if schedule.owner in shown else len(f", {schedule.owner}")
+        if cost_chars <= left_chars:
+            shown.add(schedule.owner)
+            left_chars -= cost_chars
+        owners[schedule.topic] = schedule.owner if schedule.owner in shown else OTHER_OWNERS
+    return owners
 
 
 def dags_of(schedules: Iterable[LoadSchedule], *, starts_paused: bool = True) -> dict[str, DAG]:
