@@ -6,9 +6,11 @@ from functools import cached_property
 from typing import Any
 
 from airflow.sdk import BaseHook
+from airflow.sdk.log import mask_secret
 
 from headrace.airflow.installation import Installation, parse_installation
 from headrace.airflow.provider import CONNECTION_TYPE, HOOK_NAME
+from headrace.audit.store.store import StoreError, parsed_url, shown_url
 
 
 class HeadraceHook(BaseHook):
@@ -35,4 +37,16 @@ class HeadraceHook(BaseHook):
     @cached_property
     def installation(self) -> Installation:
         connection = self.get_connection(self.headrace_conn_id)
-        return parse_installation(connection.extra_dejson, conn_id=self.headrace_conn_id)
+        installation = parse_installation(connection.extra_dejson, conn_id=self.headrace_conn_id)
+        if _has_password(installation.audit_store):
+            # Programs get it as an option, and their command lines are logged.
+            mask_secret(installation.audit_store)
+        return installation
+
+
+def _has_password(store_url: str) -> bool:
+    try:
+        parsed = parsed_url(store_url)
+    except StoreError:
+        return True  # nobody knows what it holds
+    return shown_url(parsed) != parsed.render_as_string(hide_password=False)

@@ -127,16 +127,16 @@ class WarehouseJobOperator(SparkProgramOperator):
         more = []
         if self.command in ("load", "replay", "refill") and installation.zookeeper:
             more = ["--zookeeper", installation.zookeeper]
+        if self.command in ("verify", "refill"):
+            # Its URL may hold a password, so it is none of the arguments, which name the Spark application.
+            more += ["--audit-store", installation.audit_store]
         # With the datacenters' names, which this program knows; the last option of a name counts.
         return [*addresses(installation), "--registry-url", installation.registry_url, *more]
 
     def run_command(self, arguments: Sequence[str], *, needs_spark: bool) -> Any:
         """Runs the command with these options after the common ones."""
-        more = [*arguments]
-        if self.command in ("verify", "refill"):
-            more += ["--audit-store", HeadraceHook(self.headrace_conn_id).installation.audit_store]
         return self.run_program(
-            [self.command, *self.topics, "--root", self.root, *more], needs_spark=needs_spark
+            [self.command, *self.topics, "--root", self.root, *arguments], needs_spark=needs_spark
         )
 
 
