@@ -221,6 +221,34 @@ def test_an_hour_without_a_verdict_keeps_no_other_hour_of_its_day_from_its_seal(
     assert set(events_of(run, TOPIC)) == {HOUR_NAMES[HOUR_A + HOUR_MS]}
 
 
+def test_a_cleared_run_counts_no_seal_of_its_earlier_try(
+    world: World, dags: dict[str, DAG], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow keeps the XComs of mapped tasks that the run has no more, and a run whose only due hour is lost
+    succeeded: its earlier try had sealed that hour as its second day.
+    """
+    world.load({HOUR_A: 3, NEXT_DAY: 4})
+    world.account_for({HOUR_A: 3, NEXT_DAY: 4})
+    seal = dags[f"seal-{TOPIC}"]
+    run = seal.test()
+    assert str(run.state) == "success" and len(world.sealed()) == 2
+    world.load({NEXT_DAY: 1})
+    world.account_for({NEXT_DAY: 6, HOUR_A: 3}, lost=1)
+
+    def same_run(*, dag: Any, session: Any, **_: Any) -> Any:
+        found = session.merge(run)
+        found.dag = dag
+        found.set_state("running")
+        session.commit()
+        return found
+
+    # `test()` clears the run's tasks; then it would replace the run by a new one.
+    monkeypatch.setattr("airflow.models.dagrun.get_or_create_dagrun", same_run)
+    again = seal.test(logical_date=run.logical_date)
+    assert states(again)["seal[0]"] == "skipped" and states(again)["seal[1]"] == "removed"
+    assert states(again)["every_hour_sealed"] == "failed"
+
+
 def test_a_window_selects_the_hours(world: World, dags: dict[str, DAG]) -> None:
     rows = {HOUR_A: 3, HOUR_A + HOUR_MS: 2, NEXT_DAY: 4}
     world.load(rows)

@@ -175,7 +175,9 @@ def check_sealed(*, topic: str, delay: timedelta = DELAY_DEFAULT, **context: Any
     days = ti.xcom_pull(task_ids=DUE_TASK)
     if days is None:
         raise AirflowFailException(f"{topic}: the hours that are due are not known; see task {DUE_TASK}")
-    results = [result for result in ti.xcom_pull(task_ids=[SEAL_TASK]) if result]
+    # By number: of a cleared run Airflow also keeps the results of days that are due no more.
+    pulled = ti.xcom_pull(task_ids=[SEAL_TASK], map_indexes=range(len(days)))
+    results = [result for result in pulled if result]
     sealed = {hour for result in results for hour in result["sealed"]}
     left = [hour for day in days for hour in day if hour not in sealed]
     if left:
