@@ -207,6 +207,17 @@ def test_a_load_that_cannot_be_read_is_an_import_error_beside_all_other_dags(tmp
     assert "load-views" in found.dags and "load-orders" not in found.dags
 
 
+def test_an_invalid_topics_file_leaves_the_loads_at_the_agent_their_dags(tmp_path: Path) -> None:
+    """A letter wrong in topics.yaml stopped the loads that Terraform put, too."""
+    shutil.copytree(REPOSITORY / "dags", tmp_path / "dags")
+    (tmp_path / "dags" / "topics.yaml").write_text("topics: {page-view: {ownr: a}}")
+    (tmp_path / "loads").mkdir()
+    (tmp_path / "loads" / "orders.json").write_text('{"owner": "b"}')
+    found = bag(tmp_path / "dags", tmp_path)
+    assert {Path(path).name for path in found.import_errors} == {"headrace_topics.py", "housekeeping.py"}
+    assert {"load-orders", "seal-orders"} <= set(found.dags)
+
+
 def test_an_invalid_topics_file_is_an_import_error_that_names_the_field(tmp_path: Path) -> None:
     shutil.copytree(REPOSITORY / "dags", tmp_path, dirs_exist_ok=True)
     (tmp_path / "topics.yaml").write_text("topics: {page-view: {owner: a, completeness: 2}}")
